@@ -11,7 +11,9 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 import inlay.models
@@ -157,7 +159,7 @@ class Study:
             engine.close()
         return texts
 
-    def log_probabilities(self) -> list[Tensor]:
+    def log_probabilities(self) -> list[NDArray[np.float32]]:
         """Of each token of the expected answers but the first, which no deferral changes."""
         found = []
         for first in range(0, len(self.prompts), self._running):
@@ -169,7 +171,7 @@ class Study:
                 left.append(sequence)
             while left := [one for one in left if one.computed < len(one.tokens)]:
                 logits = driver.step([(one, 1) for one in left])
-                found += [one.log_softmax(-1) for one in logits]
+                found += [one.log_softmax(-1).numpy() for one in logits]
         return found
 
     def auto(self) -> tuple[int, float]:

@@ -16,8 +16,8 @@ PYTHON = "3.12"
 WHEELS = (
     # Inlay's own requirements, and theirs.
     "annotated-doc", "annotated-types", "bidict", "docutils", "fastapi", "gguf", "httptools",
-    "ifaddr", "itsdangerous", "llguidance", "markdown2", "msgspec", "nicegui", "orjson",
-    "pydantic", "python-dotenv", "python-engineio", "python-multipart", "python-socketio",
+    "ifaddr", "itsdangerous", "llguidance", "markdown2", "ml_dtypes", "msgspec", "nicegui",
+    "orjson", "pydantic", "python-dotenv", "python-engineio", "python-multipart", "python-socketio",
     "pyzmq", "simple-websocket", "starlette", "typing-inspection", "uvicorn", "watchfiles",
     "websockets", "wsproto",
     # The tests'.

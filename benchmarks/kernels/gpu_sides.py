@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.attention.bias import causal_lower_right
 
@@ -173,8 +174,13 @@ def _experts(point: Params, device: torch.device) -> Sides:
 def _adapter(shape: LayerShape, rank: int, device: torch.device) -> GpuExpertAdapter:
     wide, narrow = shape.hidden, shape.intermediate
     sizes = {"gate": (wide, narrow), "up": (wide, narrow), "down": (narrow, wide)}
+    rng = np.random.default_rng(0)
+
+    def matrix(*size: int) -> NDArray[np.float32]:
+        return np.float32(0.01) * rng.standard_normal(size, np.float32)
+
     pairs = {
-        (expert, name): (0.01 * torch.randn(rank, before), 0.01 * torch.randn(after, rank), 1.0)
+        (expert, name): (matrix(rank, before), matrix(after, rank), 1.0)
         for expert in range(shape.experts)
         for name, (before, after) in sizes.items()
     }

@@ -3,9 +3,9 @@
 from functools import lru_cache
 
 import numpy as np
-import torch
 
 from benchmarks.models.random_model import Array, RandomModel, Stack
+from inlay.models.float_arrays import BFLOAT16
 from inlay.models.weight_files import Index
 from inlay.models.weight_names import names_of
 
@@ -38,22 +38,22 @@ class RandomTensors:
 
         self._stack = stack
 
-    def view(self, name: str) -> torch.Tensor:
+    def view(self, name: str) -> Array:
         """As `get`."""
         return self.get(name)
 
     def give_back(self) -> None:
         """No file is mapped."""
 
-    def get(self, name: str, index: Index = None) -> torch.Tensor:
+    def get(self, name: str, index: Index = None) -> Array:
         """A new tensor, or some rows of it. Raises KeyError for a name it does not have."""
         if name in self._vectors:
             length, value = self._vectors[name]
-            return torch.full((length,), value, dtype=torch.bfloat16)
+            return np.full(length, value, BFLOAT16)
         number, expert = self._places[name]
         stack, bits_RK = self._stack(number)
         if expert is not None:
             bits = stack.copy(expert, bits_RK)
         else:
             bits = np.concatenate([stack.copy(copy, bits_RK) for copy in range(stack.copies)])
-        return torch.from_numpy(bits if index is None else bits[index]).view(torch.bfloat16)
+        return (bits if index is None else bits[index]).view(BFLOAT16)

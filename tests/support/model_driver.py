@@ -91,7 +91,7 @@ class ModelDriver:
             expert_ids_LTK=expert_ids,
             adapters=adapters,
         )
-        logits = self.model.forward(batch, self.pool)
+        logits = torch.as_tensor(self.model.forward(batch, self.pool))
         assert logits.dtype == torch.float32 and logits.shape == (len(rows), self.model.shape.vocab)
         counts = [count if all_rows else 1 for _, count in work]
         return list(logits.cpu().split(counts))

@@ -14,10 +14,11 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
+from numpy.typing import NDArray
 
 from inlay.core.deferral import LayerTime, choose_deferred, most_deferred
 from inlay.models.batch import ForwardBatch
+from inlay.models.ops import Array
 
 if TYPE_CHECKING:
     from inlay.models.host_share import HostShare
@@ -93,7 +94,7 @@ def layer_times(model: "Model", pool: "KvPool") -> list[LayerTime]:
             batch = _batch([[0]], [at], pages)
             host_before, began = share.host_s, time.perf_counter()
             computed = share.activations["host"]
-            model.forward(batch, pool).cpu()
+            _on_host(model.forward(batch, pool))
             if at > _UNTIMED_STEPS:  # the first one is the prompt
                 step_s.append(time.perf_counter() - began)
                 host_s.append(share.host_s - host_before)
@@ -108,13 +109,23 @@ def layer_times(model: "Model", pool: "KvPool") -> list[LayerTime]:
     return [layer] * layers
 
 
-def divergence(exact: Sequence[torch.Tensor], changed: Sequence[torch.Tensor]) -> float:
+def divergence(
+    exact: Sequence[NDArray[np.float32]], changed: Sequence[NDArray[np.float32]]
+) -> float:
     """Mean KL divergence of two lists of log probabilities `[B, V]`, nats."""
-    each = [
-        torch.nn.functional.kl_div(b, a, log_target=True, reduction="none").sum(-1)
-        for a, b in zip(exact, changed, strict=True)
-    ]
-    return float(torch.cat(each).mean())
+    each = [(np.exp(a) * (a - b)).sum(axis=-1) for a, b in zip(exact, changed, strict=True)]
+    return float(np.concatenate(each).mean())
+
+
+def _on_host(logits_RV: Array) -> NDArray[np.float32]:
+    """Logits, once a device has computed them."""
+    return logits_RV if isinstance(logits_RV, np.ndarray) else logits_RV.cpu().numpy()
+
+
+def _log_probabilities(logits_RV: NDArray[np.float32]) -> NDArray[np.float32]:
+    below = logits_RV - logits_RV.max(axis=-1, keepdims=True)
+    found: NDArray[np.float32] = below - np.log(np.exp(below).sum(axis=-1, keepdims=True))
+    return found
 
 
 def _answers(
@@ -125,7 +136,7 @@ def _answers(
     ends: AbstractSet[int],
     deferred: int,
     said: Sequence[Sequence[int]] = (),
-) -> tuple[list[list[int]], list[torch.Tensor]]:
+) -> tuple[list[list[int]], list[NDArray[np.float32]]]:
     """Answer greedily, or with what was `said`: tokens by step.
 
     Returns:
@@ -136,13 +147,13 @@ def _answers(
     starts = [0] * len(new)
     goes_on = np.ones(len(new), np.bool_)
     spoken: list[list[int]] = []
-    found: list[torch.Tensor] = []
+    found: list[NDArray[np.float32]] = []
     with _deferring(model.host_share, deferred):
         for step in range(1 + _ANSWER_TOKENS):
             batch = _batch(new, starts, pages)
-            log_probabilities = model.forward(batch, pool).cpu().float().log_softmax(-1)
+            log_probabilities = _log_probabilities(_on_host(model.forward(batch, pool)))
             if step:
-                found.append(log_probabilities[torch.from_numpy(goes_on)])
+                found.append(log_probabilities[goes_on])
             spoken.append(list(said[step]) if said else log_probabilities.argmax(-1).tolist())
             goes_on &= [token not in ends for token in spoken[-1]]
             if not goes_on.any():

@@ -3,13 +3,12 @@
 import contextlib
 import logging
 import os
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
-
-import torch
 
 from inlay import kernels
 from inlay.cache import KvStore, open_store
@@ -26,13 +25,14 @@ from inlay.engine.deferral import choose_deferral
 from inlay.engine.placing import Where, place_model
 from inlay.engine.pool_size import choose_pool_size
 from inlay.engine.rank_wire import PoolSetup, RankSetup
-from inlay.engine.ranks import Ranks
 from inlay.models.host_share import ShareConfig
+from inlay.models.memory import num_gpus
 from inlay.models.model import Model, load_model
-from inlay.models.rank_group import RankGroup
 
 if TYPE_CHECKING:
+    from inlay.engine.ranks import Ranks
     from inlay.models.kv_pool import KvPool
+    from inlay.models.rank_group import RankGroup
     from inlay.models.text import Text
 
 log = logging.getLogger(__name__)
@@ -60,7 +60,7 @@ class LoadedModel:
     pool: "KvPool"
     max_context_tokens: int
     store: KvStore | None = None
-    ranks: Ranks | None = None
+    ranks: "Ranks | None" = None
     directory: Path | None = None
     reload: Callable[[Path, Model, int], Model] | None = None
 
@@ -156,7 +156,7 @@ def _load(config: EngineConfig, store: KvStore | None) -> LoadedModel:
 
 
 def _reload_ranks(
-    ranks: Ranks,
+    ranks: "Ranks",
     load: Callable[[Path, Model], Model],
     directory: Path,
     previous: Model,
@@ -180,7 +180,7 @@ def load_placed(
     directory: Path,
     device: str,
     where: Where,
-    group: RankGroup | None = None,
+    group: "RankGroup | None" = None,
     *,
     previous: Model | None = None,
 ) -> Model:
@@ -207,7 +207,9 @@ def load_placed(
     )
 
 
-def _start_ranks(config: EngineConfig, directory: Path, device: str, where: Where) -> Ranks:
+def _start_ranks(config: EngineConfig, directory: Path, device: str, where: Where) -> "Ranks":
+    from inlay.engine.ranks import Ranks  # loads torch
+
     degree, placement = config.placement.tensor_parallel, where.placement
     shape_of_rank(read_shape(directory), degree)  # refused before any process starts
 
@@ -244,7 +246,7 @@ def prepare(
     model: Model,
     text: "Text",
     store: KvStore | None = None,
-    ranks: Ranks | None = None,
+    ranks: "Ranks | None" = None,
 ) -> LoadedModel:
     """Give a model its page pool, and the store that stands behind it."""
     kv_format = model.kv_format(dtype=config.cache.dtype, page_tokens=config.cache.page_tokens)
@@ -282,18 +284,22 @@ def prepare(
 def _device(name: str) -> str:
     if name != "auto":
         return name
-    return "cuda" if torch.cuda.is_available() else "cpu"
+    return "cuda" if num_gpus() else CPU
 
 
 def set_threads(threads: int | None, sharing: int = 1) -> None:
     """Of the kernels: so many, or all processors, divided among the processes that share them."""
     threads = max(1, (threads or kernels.usable_processors()) // sharing)
     kernels.set_num_threads(threads)
-    torch.set_num_threads(threads)
+    torch = sys.modules.get("torch")  # there is a GPU, or there are ranks
+    if torch is not None:
+        torch.set_num_threads(threads)
 
 
 def _isa(device: str) -> str:
     if device.startswith("cuda"):
+        import torch
+
         return str(torch.cuda.get_device_name(device))
     return kernels.selected_isa()
 

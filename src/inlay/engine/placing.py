@@ -8,8 +8,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from inlay.core.errors import ConfigError, ResourceError
 from inlay.core.hardware import Device, Machine
 from inlay.core.model_config import read_shape
@@ -23,7 +21,7 @@ from inlay.engine.config import EngineConfig
 from inlay.experts import place_by_rules, read_rules
 from inlay.models.formats import full_name, part_formats
 from inlay.models.host_share import STREAM_BYTES
-from inlay.models.memory import device_free_bytes, free_memory_bytes
+from inlay.models.memory import device_free_bytes, free_memory_bytes, num_gpus
 
 log = logging.getLogger(__name__)
 
@@ -85,7 +83,7 @@ def _gpus(device: str) -> list[str]:
     kind, _, number = device.partition(":")
     if kind == CPU:
         return []
-    there = [f"cuda:{n}" for n in range(torch.cuda.device_count())]
+    there = [f"cuda:{n}" for n in range(num_gpus())]
     return [name for name in there if name == device] if number else there
 
 

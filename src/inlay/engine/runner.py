@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
 from inlay.engine.batch_builder import StepBatch, build_batch, wants_prompt_rows
 from inlay.engine.live import Choice
@@ -18,6 +17,7 @@ from inlay.engine.probabilities import Float32
 from inlay.engine.sampling import Sampler, Samples, token_logprobs
 from inlay.engine.scheduler import Chunk
 from inlay.models.batch import LayerDone
+from inlay.models.ops import Array
 
 if TYPE_CHECKING:
     from inlay.engine.ranks import Ranks
@@ -58,7 +58,7 @@ class Runner:
 
     def forward(
         self, chunks: Sequence[Chunk], layer_done: LayerDone | None = None
-    ) -> tuple[StepBatch, torch.Tensor]:
+    ) -> tuple[StepBatch, Array]:
         """Compute the KV of all chunks and the logits [R, V] that they need.
 
         All chunks are of requests that the same weights compute.
@@ -73,9 +73,8 @@ class Runner:
             experts_per_token=self._model.shape.experts_per_token,
             layer_done=layer_done,
         )
-        with torch.inference_mode():
-            model = self._models[chunks[0].choice.request.weights]
-            return batch, model.forward(batch.forward, self._pool)
+        model = self._models[chunks[0].choice.request.weights]
+        return batch, model.forward(batch.forward, self._pool)
 
     @property
     def num_models(self) -> int:
@@ -118,9 +117,7 @@ class Runner:
         moved = 0 if share.mover is None else share.mover.moved
         return {"expert_activations": dict(share.activations), "experts_moved": moved}
 
-    def finish(
-        self, chunks: Sequence[Chunk], batch: StepBatch, logits_RV: torch.Tensor
-    ) -> StepResult:
+    def finish(self, chunks: Sequence[Chunk], batch: StepBatch, logits_RV: Array) -> StepResult:
         """Sample where a chunk reached its end, and collect prompt logprobs and traces.
 
         Forked choices are sampled from their prompt's row, each with its own draws.
@@ -140,16 +137,16 @@ class Runner:
             self._count_experts(chunks, batch, batch.forward.expert_ids_LTK)
         return StepResult(choices, self._sample(choices, rows, logits_RV))
 
-    def _sample(self, choices: list[Choice], rows: list[int], logits_RV: torch.Tensor) -> Samples:
+    def _sample(self, choices: list[Choice], rows: list[int], logits_RV: Array) -> Samples:
         if not choices:
             return Samples([], [], [])
         samplers = [choice.sampler for choice in choices]
-        if logits_RV.device.type != "cpu" and all(
+        if not isinstance(logits_RV, np.ndarray) and all(
             s.greedy and not s.adjusts and s.params.logprobs is None for s in samplers
         ):
-            # Only the tokens travel, not the logits.
-            best = logits_RV[torch.tensor(rows, device=logits_RV.device)].max(dim=1)
-            possible = torch.isfinite(best.values).tolist()
+            # Only the tokens travel from the device, not the logits.
+            best = logits_RV[rows].max(dim=1)
+            possible = best.values.isfinite().tolist()
             return Samples(best.indices.tolist(), possible, [None] * len(rows))
         logits_NV = _numpy(logits_RV)
         if rows != list(range(len(logits_NV))):
@@ -157,7 +154,7 @@ class Runner:
         return self._sampler.sample(logits_NV, samplers)
 
     def _collect_prompt_logprobs(
-        self, chunks: Sequence[Chunk], batch: StepBatch, logits_RV: torch.Tensor
+        self, chunks: Sequence[Chunk], batch: StepBatch, logits_RV: Array
     ) -> None:
         logits = _numpy(logits_RV)
         for chunk, first in zip(chunks, batch.first_rows_B, strict=True):
@@ -192,5 +189,5 @@ class Runner:
             choice.traced = chunk.stop
 
 
-def _numpy(logits_RV: torch.Tensor) -> Float32:
-    return logits_RV.cpu().numpy()
+def _numpy(logits_RV: Array) -> Float32:
+    return logits_RV if isinstance(logits_RV, np.ndarray) else logits_RV.cpu().numpy()

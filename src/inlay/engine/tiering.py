@@ -1,9 +1,8 @@
 """Puts the tiers behind the pages of a loaded model, and other instances beside them."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
-
-import torch
 
 from inlay.cache import BlockStore, PagedKvCache, PageMemory, Tiers, WriteBack, open_stream
 from inlay.cache.config import WriteWhen
@@ -26,15 +25,13 @@ def open_tiers(
     """Move blocks between a model's pool and its store from now on; see `Tiers`."""
     assert loaded.store is not None
     pool = loaded.pool.whole
-    on_cpu = pool.data.device.type == "cpu"
-    pages: Sequence[Any] = pool.as_bytes() if on_cpu else pool.device_bytes()  # type: ignore[assignment]
+    pages: Sequence[Any] = pool.as_bytes() if pool.on_cpu else pool.device_bytes()  # type: ignore[assignment]
     cache.write_back = WriteBack(when)
     blocks = BlockStore(
         loaded.store,
         kv_format=loaded.kv_format,
         pages=pages,
-        # Steps return before the device has done their work.
-        settle=None if on_cpu else lambda: torch.cuda.synchronize(pool.data.device),
+        settle=None if pool.on_cpu else partial(_settle, pool.data.device),
         on_done=on_ready,
     )
     return Tiers(
@@ -77,6 +74,12 @@ def page_memory(pool: "KvPool") -> PageMemory:
         ConfigError: it is on several devices.
     """
     part = pool.whole
-    on_cpu = part.data.device.type == "cpu"
-    memory = part.as_bytes() if on_cpu else part.device_bytes()
-    return PageMemory(memory=memory, on_device=not on_cpu, kv_format=pool.format)
+    memory = part.as_bytes() if part.on_cpu else part.device_bytes()
+    return PageMemory(memory=memory, on_device=not part.on_cpu, kv_format=pool.format)
+
+
+def _settle(device: Any) -> None:
+    """Wait for a GPU: steps return before it has done their work."""
+    import torch
+
+    torch.cuda.synchronize(device)

@@ -15,10 +15,9 @@ import time
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
-from safetensors.torch import save_file
-from torch import Tensor
 
 from inlay.cache import PagedKvCache
 from inlay.core.block_hash import Namespace
@@ -40,6 +39,9 @@ from inlay.engine.runner import Runner
 from inlay.engine.scheduler import Scheduler
 from inlay.models.memory import give_back_freed
 from inlay.models.model import Model
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 log = logging.getLogger(__name__)
 
@@ -100,7 +102,7 @@ class WeightUpdates:
         )
 
     def begin(
-        self, weights: Path | Mapping[str, Tensor], version: str, in_flight: InFlight
+        self, weights: "Path | Mapping[str, Tensor]", version: str, in_flight: InFlight
     ) -> None:
         """Load weights; `poll` puts them in place when they are there.
 
@@ -295,9 +297,11 @@ class _Update:
 
 
 def _reload_written(
-    tensors: Mapping[str, Tensor], beside: Path, reload: Callable[[Path, Model, int], Model]
+    tensors: "Mapping[str, Tensor]", beside: Path, reload: Callable[[Path, Model, int], Model]
 ) -> Callable[[Path, Model, int], Model]:
     """Write tensors, load them, and forget the file, whose mapped pages stay as long as needed."""
+    from safetensors.torch import save_file  # whoever has tensors has loaded torch
+
     kept = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
 
     def load(_: Path, previous: Model, number: int) -> Model:

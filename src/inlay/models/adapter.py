@@ -14,14 +14,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-from safetensors import SafetensorError, safe_open
-from torch import Tensor
+import numpy as np
 
 from inlay.core.errors import ModelFileError, ModelNotFoundError, UnsupportedModelError
-from inlay.core.model_json import read_json_object, refuse_lfs_pointer
+from inlay.core.model_json import read_json_object
 from inlay.core.model_shape import ModelShape
+from inlay.models.float_arrays import Array, to_float32
 from inlay.models.kt_manifest import check_manifest
+from inlay.models.safetensors_file import SafetensorsFile
 from inlay.models.targets import Target, targets_of
 from inlay.models.weight_names import names_of
 
@@ -33,7 +33,7 @@ _KEY = re.compile(r"(?P<module>.+)\.lora_(?P<side>[AB])(\.default)?\.weight")
 _KT_KEY = re.compile(
     r"(.*\.)?layers\.(?P<layer>\d+)\..*?(?P<part>gate|up|down)_lora_(?P<side>[ab])"
 )
-_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+_DTYPES = ("F32", "BF16", "F16")
 _MERGE = "merge it into the model with PEFT (merge_and_unload), and name the result"
 _MAX_REPEATS = 4  # in a pattern of names
 # PEFT wraps the experts of a layer twice: gate and up inside, down outside.
@@ -49,13 +49,15 @@ class AdapterPair:
         b: `[N, r]`.
     """
 
-    a: Tensor
-    b: Tensor
+    a: Array
+    b: Array
     scale: float
 
-    def rows(self, part: slice) -> Tensor:
+    def rows(self, part: slice) -> Array:
         """Some rows of the product, float32."""
-        return self.scale * (self.b[part].float() @ self.a.float())
+        product = to_float32(self.b[part]) @ to_float32(self.a)
+        product *= np.float32(self.scale)
+        return product
 
 
 @dataclass(frozen=True)
@@ -89,7 +91,7 @@ def read_adapter(directory: Path, shape: ModelShape) -> Adapter:
         raise ModelNotFoundError(f"{directory} holds no {WEIGHTS}: name an adapter's directory")
     check_manifest(directory, names)
     digest = hashlib.blake2b(json.dumps(config, sort_keys=True).encode(), digest_size=16)
-    sides: dict[str, dict[str, Tensor]] = {}
+    sides: dict[str, dict[str, Array]] = {}
     reader = _Reader(shape, directory)
     for name in names:
         with (directory / name).open("rb") as file:
@@ -149,11 +151,11 @@ class _Reader:
             self._places[target.layer, target.part] = target
             self._known |= dict.fromkeys(target.modules, target)
 
-    def matrices(self, key: str, tensor: Tensor) -> Iterator[tuple[str, str, Tensor]]:
+    def matrices(self, key: str, tensor: Array) -> Iterator[tuple[str, str, Array]]:
         """Modules, sides (A or B) and matrices that one tensor of a file holds."""
         if match := _KT_KEY.fullmatch(key):
             target = self._target(int(match["layer"]), f"expert_{match['part']}", key)
-            if tensor.dim() != 3 or len(tensor) != self._experts:
+            if tensor.ndim != 3 or len(tensor) != self._experts:
                 raise self._other_experts(key, tensor)
             for expert, matrix in enumerate(tensor):
                 yield target.name_of(expert), match["side"].upper(), matrix
@@ -181,16 +183,14 @@ class _Reader:
                 return
         raise self._unknown(key)
 
-    def _apart(
-        self, target: Target, side: str, tensor: Tensor
-    ) -> Iterator[tuple[str, str, Tensor]]:
+    def _apart(self, target: Target, side: str, tensor: Array) -> Iterator[tuple[str, str, Array]]:
         """Rows of A are one expert's after another's, columns of B one expert's each in turn."""
-        if tensor.dim() != 2 or tensor.shape[0 if side == "A" else 1] % self._experts:
+        if tensor.ndim != 2 or tensor.shape[0 if side == "A" else 1] % self._experts:
             raise self._other_experts(f"lora_{side} of {target.path}", tensor)
         if side == "A":
-            parts = tensor.view(self._experts, -1, tensor.shape[1])
+            parts = tensor.reshape(self._experts, -1, tensor.shape[1])
         else:
-            parts = tensor.view(len(tensor), -1, self._experts).permute(2, 0, 1)
+            parts = tensor.reshape(len(tensor), -1, self._experts).transpose(2, 0, 1)
             if target.part in ("expert_gate", "expert_up"):
                 parts = parts[:, self._rows[target.part]]
         for expert, matrix in enumerate(parts):
@@ -201,7 +201,7 @@ class _Reader:
             raise self._unknown(key)
         return self._places[layer, part]
 
-    def _other_experts(self, what: str, tensor: Tensor) -> ModelFileError:
+    def _other_experts(self, what: str, tensor: Array) -> ModelFileError:
         return ModelFileError(
             f"{self._directory}: {what} is {list(tensor.shape)}, and the model has {self._experts} "
             "experts: the adapter is another model's"
@@ -212,12 +212,12 @@ class _Reader:
             f"{self._directory}: the model has no module for {key}: the adapter is another model's"
         )
 
-    def check(self, module: str, a: Tensor, b: Tensor) -> None:
+    def check(self, module: str, a: Array, b: Array) -> None:
         """Refuse matrices that do not fit."""
         target = self._known.get(module)
         if target is None:
             raise self._unknown(module)
-        if a.dim() != 2 or a.shape[1] != target.columns or b.shape != (target.rows, len(a)):
+        if a.ndim != 2 or a.shape[1] != target.columns or b.shape != (target.rows, len(a)):
             raise ModelFileError(
                 f"{self._directory}: {module} has A {list(a.shape)} and B {list(b.shape)}, and the "
                 f"model's matrix is {[target.rows, target.columns]}: the adapter is another model's"
@@ -256,7 +256,7 @@ def _read_config(directory: Path) -> dict[str, Any]:
 
 
 def _is_number(value: Any) -> bool:
-    return type(value) in (int, float) and abs(value) <= torch.finfo(torch.float32).max
+    return type(value) in (int, float) and abs(value) <= float(np.finfo(np.float32).max)
 
 
 def _is_rank(value: Any) -> bool:
@@ -288,17 +288,12 @@ def _scale(config: Mapping[str, Any], module: str, rank: int) -> float:
     return scale_of(rank, float(alpha), rslora=bool(config.get("use_rslora")))
 
 
-def _tensors(file: Path) -> Iterator[tuple[str, Tensor]]:
-    try:
-        with safe_open(file, framework="pt") as opened:
-            for key in opened.keys():
-                tensor = opened.get_tensor(key)
-                if tensor.dtype not in _DTYPES:
-                    raise UnsupportedModelError(
-                        f"{file}: {key} is {tensor.dtype}: matrices are read in float32, bfloat16 "
-                        "and float16"
-                    )
-                yield key, tensor
-    except SafetensorError as error:
-        refuse_lfs_pointer(file)
-        raise ModelFileError(f"{file} is cut off or damaged ({error})") from error
+def _tensors(file: Path) -> Iterator[tuple[str, Array]]:
+    opened = SafetensorsFile(file)
+    for key, stored in opened.tensors.items():
+        if stored.dtype not in _DTYPES:
+            raise UnsupportedModelError(
+                f"{file}: {key} is {stored.dtype}: matrices are read in float32, bfloat16 and "
+                "float16"
+            )
+        yield key, opened.array(key)

@@ -9,16 +9,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from inlay.core.errors import ModelFileError
 from inlay.core.model_shape import MlaShape, ModelShape
 from inlay.core.tensor_parallel import shape_of_rank
 from inlay.models.adapter import Adapter, AdapterPair
 from inlay.models.batch import AdapterRows
+from inlay.models.float_arrays import to_float32
 from inlay.models.host_share import HostShare
-from inlay.models.ops import AdapterPart, ExpertAdapter, ExpertPairs, LinearAdapter, Ops
+from inlay.models.ops import AdapterPart, ExpertAdapter, ExpertPairs, HostArray, LinearAdapter, Ops
 from inlay.models.placed import Placed
 from inlay.models.rank_slices import RankSlices
 from inlay.models.targets import targets_of
@@ -167,7 +167,7 @@ def _routed(
 
 
 def _finite(module: str, pair: AdapterPair) -> AdapterPair:
-    if not (torch.isfinite(pair.a).all() and torch.isfinite(pair.b).all()):
+    if not (np.isfinite(pair.a).all() and np.isfinite(pair.b).all()):
         raise ModelFileError(f"{module} has a NaN or an infinity in its adapter: train it again")
     return pair
 
@@ -195,12 +195,12 @@ def _latent_parts(
         return
     # The rows of a head are those of its keys, then those of its values. Keys are never made: a
     # query q meets latents as W^T q, so the pair is transposed.
-    a_rM, a_Mr = _floats(pair.a), _floats(pair.a.t())
-    heads = pair.b.view(shape.heads, mla.nope_dim + mla.value_dim, -1)
+    a_rM, a_Mr = _floats(pair.a), _floats(pair.a.T)
+    heads = pair.b.reshape(shape.heads, mla.nope_dim + mla.value_dim, -1)
     yield (
         ABSORB,
         [
-            AdapterPart(h * shape.head_dim, h * shape.kv_width, _floats(b.t()), a_Mr, pair.scale)
+            AdapterPart(h * shape.head_dim, h * shape.kv_width, _floats(b.T), a_Mr, pair.scale)
             for h, b in enumerate(heads[:, : mla.nope_dim])
         ],
     )
@@ -242,5 +242,5 @@ def _experts(
     return ops.expert_adapter(experts, hidden, width, pairs) if pairs else None
 
 
-def _floats(matrix: Tensor) -> Tensor:
-    return matrix.float().contiguous()
+def _floats(matrix: HostArray) -> HostArray:
+    return np.ascontiguousarray(to_float32(matrix))

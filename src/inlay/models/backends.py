@@ -2,8 +2,7 @@
 
 import importlib.util
 from pathlib import Path
-
-import torch
+from typing import TYPE_CHECKING
 
 from inlay.core.errors import ResourceError, UnsupportedModelError
 from inlay.core.model_shape import ModelShape
@@ -14,8 +13,10 @@ from inlay.models.memory import free_memory_bytes
 from inlay.models.native_ops import NativeOps
 from inlay.models.ops import Ops
 from inlay.models.placed import Placed
-from inlay.models.torch_ops import TorchOps
 from inlay.models.weights import OpenWeights
+
+if TYPE_CHECKING:
+    import torch
 
 
 def backend_of(device: str, name: str = "auto", gpu_bytes: int | None = None) -> Ops:
@@ -30,22 +31,26 @@ def backend_of(device: str, name: str = "auto", gpu_bytes: int | None = None) ->
         UnsupportedModelError: no such device or backend.
         ResourceError: the device is not there.
     """
+    if device == CPU and name in ("auto", "native"):
+        return NativeOps()  # without PyTorch
     found = _device(device)
     if name == "auto" and found.type == "cuda" and importlib.util.find_spec("triton"):
         from inlay.models.gpu.ops import GpuOps
 
         return GpuOps(found, gpu_bytes)
     if name == "torch" or (name == "auto" and found.type == "cuda"):
+        from inlay.models.torch_ops import TorchOps
+
         return TorchOps(found, gpu_bytes)
-    if name not in ("auto", "native") or found.type != "cpu":
-        raise UnsupportedModelError(
-            f"backend {name!r} is not supported on {found}; supported are auto, torch, and on a "
-            "CPU native"
-        )
-    return NativeOps()
+    raise UnsupportedModelError(
+        f"backend {name!r} is not supported on {found}; supported are auto, torch, and on a CPU "
+        "native"
+    )
 
 
-def _device(name: str) -> torch.device:
+def _device(name: str) -> "torch.device":
+    import torch
+
     try:
         device = torch.device(name)
     except RuntimeError:

@@ -10,6 +10,7 @@ Knows pieces only as calls. One lock guards all states; a piece's own work runs 
 
 import heapq
 import itertools
+import sys
 import threading
 import time
 from collections import deque
@@ -20,7 +21,6 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from inlay.core.errors import EngineError, ResourceError, WaitTimeoutError
@@ -208,21 +208,20 @@ class Loading:
             raise EngineError("the model was closed before its weights were there")
 
     def _start(self) -> None:
-        """Start the threads, if that has not been done. PyTorch's own threads serve one caller:
-        here each thread is one of many and computes alone.
-        """
+        """Start the threads, if that has not been done."""
         if self._threads or self._closed:
             return
-        # PyTorch sets the number for the calling thread and for those that come later.
-        threads_of_torch = torch.get_num_threads()
         begun = threading.Barrier(self._num_threads + 1)
         try:
-            for number in range(self._num_threads):
-                name = f"inlay-load-{number}"
-                thread = threading.Thread(target=self._run, args=(begun,), name=name, daemon=True)
-                thread.start()
-                self._threads.append(thread)
-            begun.wait()
+            with _torch_threads_kept():
+                for number in range(self._num_threads):
+                    name = f"inlay-load-{number}"
+                    thread = threading.Thread(
+                        target=self._run, args=(begun,), name=name, daemon=True
+                    )
+                    thread.start()
+                    self._threads.append(thread)
+                begun.wait()
         except BaseException as error:  # Ctrl-C among them: nobody may wait for the others then
             begun.abort()
             if not isinstance(error, RuntimeError):
@@ -230,12 +229,9 @@ class Loading:
             raise ResourceError(
                 f"the system refuses {self._num_threads} threads ({error}): set threads to fewer"
             ) from error
-        finally:
-            torch.set_num_threads(threads_of_torch)
 
     def _run(self, begun: threading.Barrier) -> None:
-        torch.get_num_threads()  # else it takes the number anew when it computes first
-        torch.set_num_threads(1)
+        _take_one_torch_thread()
         try:
             begun.wait()
         except threading.BrokenBarrierError:
@@ -292,6 +288,28 @@ class Loading:
             self._ended = time.monotonic()
             self._work_there.notify_all()
             self._piece_done.notify_all()
+
+
+def _take_one_torch_thread() -> None:
+    """PyTorch's own threads serve one caller: a thread that is one of many computes alone. Where
+    PyTorch is not loaded, nothing here uses it.
+    """
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        torch.get_num_threads()  # else it takes the number anew when it computes first
+        torch.set_num_threads(1)
+
+
+@contextmanager
+def _torch_threads_kept() -> Iterator[None]:
+    """PyTorch sets its threads for the calling thread and for those that come later."""
+    torch = sys.modules.get("torch")
+    before = torch.get_num_threads() if torch is not None else 0
+    try:
+        yield
+    finally:
+        if torch is not None:
+            torch.set_num_threads(before)
 
 
 class ColdExperts:

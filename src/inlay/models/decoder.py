@@ -13,12 +13,10 @@ rows of q, k and v, F width of a dense MLP, E experts, K experts per token.
 import logging
 from collections.abc import Iterator, Sequence
 from itertools import count
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from inlay.core.errors import InlayError
 from inlay.core.model_shape import ModelShape, RopeShape, RouterShape
@@ -36,13 +34,11 @@ from inlay.models.adapter_weights import (
     rows_of_layer,
 )
 from inlay.models.batch import AdapterRows, ForwardBatch, LayerDone
-from inlay.models.decode_graph import DecodeGraphs
 from inlay.models.host_share import HostShare
 from inlay.models.host_step import HostStep
 from inlay.models.kv_pool import KvPart, KvPool
 from inlay.models.ops import Array, AttentionSpec, Ops, RopeTables, Step
 from inlay.models.placed import Placed
-from inlay.models.rank_group import RankGroup
 from inlay.models.rope import FloatArray, query_factors, rope_tables
 from inlay.models.weights import (
     DenseWeights,
@@ -52,6 +48,10 @@ from inlay.models.weights import (
     MlaWeights,
     Weights,
 )
+
+if TYPE_CHECKING:
+    from inlay.models.decode_graph import DecodeGraphs
+    from inlay.models.rank_group import RankGroup
 
 log = logging.getLogger(__name__)
 
@@ -144,7 +144,7 @@ class Decoder:
         weights: Weights,
         placed: Placed,
         share: HostShare | None = None,
-        group: RankGroup | None = None,
+        group: "RankGroup | None" = None,
         graph: bool = False,
     ) -> None:
         self._share = share
@@ -156,19 +156,25 @@ class Decoder:
             for at in placed.placement.stages
         ]
         self._graphs: DecodeGraphs | None = None
+        self._guard = placed.first.step_guard
         if shape.rope.query_growth:
             graph = False  # a step's factors would not be its recording's
         if graph and group is None and CPU not in placed.placement.devices:
+            from inlay.models import decode_graph
+
             try:
-                self._graphs = DecodeGraphs(
+                self._graphs = decode_graph.DecodeGraphs(
                     self._stages, weights.embedding_VM, shape.max_context_tokens, share
                 )
             except InlayError as error:
                 log.info("decode steps are not replayed: %s", error)
 
-    @torch.no_grad()
-    def forward(self, batch: ForwardBatch, pool: KvPool) -> Tensor:
+    def forward(self, batch: ForwardBatch, pool: KvPool) -> Array:
         """Logits `[R, V]`, float32, of the wanted rows; keys and values go to the pool."""
+        with self._guard():
+            return self._logits(batch, pool)
+
+    def _logits(self, batch: ForwardBatch, pool: KvPool) -> Array:
         if self._graphs is not None and batch.layer_done is None:
             logits = self._graphs.forward(batch, pool)
             if logits is not None:
@@ -178,7 +184,7 @@ class Decoder:
         with self._share.step(batch) as host:
             return self._forward(batch, pool, host)
 
-    def _forward(self, batch: ForwardBatch, pool: KvPool, host: HostStep | None) -> Tensor:
+    def _forward(self, batch: ForwardBatch, pool: KvPool, host: HostStep | None) -> Array:
         before: _Stage | None = None
         hidden_TM: Array = None
         for stage, part in zip(self._stages, pool.parts, strict=True):
@@ -200,7 +206,7 @@ class _Stage:
         weights: Weights,
         numbers: range,
         sparse: Iterator[int],
-        group: RankGroup | None,
+        group: "RankGroup | None",
     ) -> None:
         self.ops = ops
         self._shape, self._weights, self._group = shape, weights, group
@@ -323,7 +329,7 @@ class _Stage:
         """The hidden states for another backend."""
         return self.ops.leave(hidden_TM)
 
-    def logits(self, rows: int, hidden_TM: Array, step: Step) -> Tensor:
+    def logits(self, rows: int, hidden_TM: Array, step: Step) -> Array:
         """Of the wanted rows."""
         ops, weights, group, vocab = self.ops, self._weights, self._group, self._shape.vocab
         logits_RV = ops.empty(rows, vocab if group is None else len(group.rank.part(vocab)))
@@ -333,7 +339,11 @@ class _Stage:
             ops.linear(states_RM, weights.head, logits_RV)
         if group is not None:
             logits_RV = ops.gather_ranks(group, logits_RV, vocab)
-        return _bounded(ops.to_tensor(logits_RV), self._shape)
+        if self._shape.logit_scale != 1:
+            ops.scale(logits_RV, self._shape.logit_scale)
+        if self._shape.logit_softcap:
+            ops.bound(logits_RV, self._shape.logit_softcap)
+        return ops.leave(logits_RV)
 
     def _add(self, added: Sequence[LayerRows], part: str, x_TK: Array, out_TN: Array) -> None:
         """What adapters add to one product; rows without them are left alone."""
@@ -515,15 +525,6 @@ def _rope_shapes(shape: ModelShape, layers: range) -> list[RopeShape | None]:
 def _unrotated(positions: int) -> tuple[FloatArray, FloatArray]:
     """Tables that turn nothing."""
     return np.ones((positions, 1), np.float32), np.zeros((positions, 1), np.float32)
-
-
-def _bounded(logits_RV: Tensor, shape: ModelShape) -> Tensor:
-    """Logits with the model's scale and bound."""
-    if shape.logit_scale != 1:
-        logits_RV = logits_RV * shape.logit_scale
-    if shape.logit_softcap:
-        logits_RV = (logits_RV / shape.logit_softcap).tanh() * shape.logit_softcap
-    return logits_RV
 
 
 def _spec(

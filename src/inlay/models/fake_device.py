@@ -28,7 +28,7 @@ from inlay.core.errors import ConfigError
 from inlay.core.model_shape import Activation, RouterShape
 from inlay.core.units import format_bytes
 from inlay.models.hand_over import HandOverLine
-from inlay.models.ops import AttentionSpec
+from inlay.models.ops import AttentionSpec, HostArray
 from inlay.models.rank_group import RankGroup
 from inlay.models.torch_experts import Slots, SlottedExperts, TorchExperts, filler
 from inlay.models.torch_ops import TorchOps
@@ -168,7 +168,7 @@ class FakeOps(TorchOps):
         """As the protocol says; counted."""
         return self._counted(super().zeros(size, dtype))
 
-    def vector(self, values: Tensor) -> Tensor:
+    def vector(self, values: HostArray) -> Tensor:
         """As the protocol says; counted."""
         return self._counted(super().vector(values))
 
@@ -287,6 +287,10 @@ class FakeOps(TorchOps):
         """As the protocol says."""
         self._do(super().scale, x_TN, factor)
 
+    def bound(self, x_TN: Tensor, limit: float) -> None:
+        """As the protocol says."""
+        self._do(super().bound, x_TN, limit)
+
     def copy(self, values: Tensor, out: Tensor) -> None:
         """As the protocol says."""
         self._do(super().copy, values, out)
@@ -356,11 +360,6 @@ class FakeOps(TorchOps):
         """As the protocol says."""
         self._stream.settle()
         return super().to_numpy(array)
-
-    def to_tensor(self, array: Tensor) -> Tensor:
-        """As the protocol says."""
-        self._stream.settle()
-        return array
 
     def leave(self, array: Tensor) -> Tensor:
         """As the protocol says."""

@@ -8,18 +8,30 @@ Shapes: T tokens, M model width, K experts per token, E experts, L mixture layer
 """
 
 from collections.abc import Sequence
-from typing import Protocol
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from inlay import kernels
 from inlay.core.model_shape import Activation
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
 _SLOTS = 2  # a layer's rows stay while its deferred experts run beside the next layer's attention
 _ANSWER_TIMEOUT_S = 60.0  # of one layer
 _STEP_TIMEOUT_S = 600.0  # a device may have all layers of a long prompt before it
+
+
+class HandOverTensors(NamedTuple):
+    """The same buffers for PyTorch."""
+
+    x_2TM: "Tensor"
+    out_2TM: "Tensor"
+    ids_2TK: "Tensor"
+    routing_2TK: "Tensor"
 
 
 class HandOverLine:
@@ -33,6 +45,8 @@ class HandOverLine:
 
     Attributes:
         rows: that the device copies in the step that was begun.
+        x_2TM, out_2TM, routing_2TK: float32.
+        ids_2TK: int32.
     """
 
     def __init__(
@@ -47,33 +61,40 @@ class HandOverLine:
     ) -> None:
         hidden = layers[0].hidden
 
-        def buffer(*size: int, dtype: torch.dtype) -> torch.Tensor:
-            return torch.zeros(size, dtype=dtype, pin_memory=page_locked)
+        def buffer(*size: int, dtype: Any = np.float32) -> NDArray[Any]:
+            return (_page_locked if page_locked else np.zeros)(size, dtype)
 
         self.max_rows, self.rows = max_rows, max_rows
         self._all_rows = all_rows
-        self.x_2TM = buffer(_SLOTS, max_rows, hidden, dtype=torch.float32)
-        self.out_2TM = buffer(_SLOTS, max_rows, hidden, dtype=torch.float32)
-        self.ids_2TK = buffer(_SLOTS, max_rows, per_token, dtype=torch.int32)
-        self.routing_2TK = buffer(_SLOTS, max_rows, per_token, dtype=torch.float32)
-        self.words_L2 = buffer(len(layers), 2, dtype=torch.int32)
+        self.x_2TM = buffer(_SLOTS, max_rows, hidden)
+        self.out_2TM = buffer(_SLOTS, max_rows, hidden)
+        self.ids_2TK = buffer(_SLOTS, max_rows, per_token, dtype=np.int32)
+        self.routing_2TK = buffer(_SLOTS, max_rows, per_token)
+        self._words_L2 = buffer(len(layers), 2, dtype=np.int32).view(np.uint32)
         self.host = kernels.HandOver(
             layers,
-            self.x_2TM.numpy(),
-            self.ids_2TK.numpy(),
-            self.routing_2TK.numpy(),
-            self.out_2TM.numpy(),
-            self.words_L2.numpy().view(np.uint32),
+            self.x_2TM,
+            self.ids_2TK,
+            self.routing_2TK,
+            self.out_2TM,
+            self._words_L2,
             activation=activation,
         )
         self._pending: kernels.Pending | None = None
         self._stream_words: dict[int, kernels.StreamWords] = {}
 
+    @cached_property
+    def tensors(self) -> HandOverTensors:
+        """The buffers for PyTorch, in the same memory."""
+        import torch
+
+        arrays = (self.x_2TM, self.out_2TM, self.ids_2TK, self.routing_2TK)
+        return HandOverTensors(*map(torch.from_numpy, arrays))
+
     def stream_words(self, device: int) -> kernels.StreamWords:
         """The words for streams of a CUDA device. Raises as `kernels.StreamWords`."""
         if device not in self._stream_words:
-            words_L2 = self.words_L2.numpy().view(np.uint32)
-            self._stream_words[device] = kernels.StreamWords(words_L2, device)
+            self._stream_words[device] = kernels.StreamWords(self._words_L2, device)
         return self._stream_words[device]
 
     def begin(
@@ -133,6 +154,15 @@ class HandOverLine:
     def wait_answer(self, layer: int) -> None:
         """Wait until a layer's sums are there."""
         self.host.wait_answer(layer, _ANSWER_TIMEOUT_S)
+
+
+def _page_locked(size: tuple[int, ...], dtype: Any) -> NDArray[Any]:
+    """Zeros that a CUDA device copies by itself."""
+    import torch
+
+    zeros = torch.zeros(size, dtype=getattr(torch, np.dtype(dtype).name), pin_memory=True)
+    array: NDArray[Any] = zeros.numpy()
+    return array
 
 
 class Residents(Protocol):

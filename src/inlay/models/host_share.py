@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from inlay import kernels
@@ -28,6 +27,7 @@ from inlay.models.expert_mover import ExpertMover
 from inlay.models.expert_stream import ExpertStream
 from inlay.models.hand_over import HandOverLine, Residents, activation_of, fill_first
 from inlay.models.host_step import HostStep
+from inlay.models.memory import device_memory_errors
 from inlay.models.ops import Ops
 
 log = logging.getLogger(__name__)
@@ -247,7 +247,7 @@ class HostShare:
                 if ops.device not in streams:
                     hosts = [one.host for one in self._layers]
                     streams[ops.device] = ExpertStream(ops, hosts, min(slots, self._shape.experts))
-        except torch.OutOfMemoryError as error:
+        except device_memory_errors() as error:
             log.warning("experts do not come to devices for long prompts: %s", error)
             return {}
         if streams:

@@ -7,19 +7,20 @@ page. Who owns which page is the engine's business.
 """
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from inlay.core.errors import ConfigError, ResourceError
 from inlay.core.kv_format import KvFormat
 from inlay.core.model_shape import ModelShape
 from inlay.core.units import format_bytes
 from inlay.models.memory import POOL_SHARE, pages_that_fit
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class KvDevice(Protocol):
@@ -34,8 +35,8 @@ class KvDevice(Protocol):
         """Memory that can still be taken."""
         ...
 
-    def zeros(self, size: tuple[int, ...], dtype: str) -> Tensor:
-        """Zeroed memory."""
+    def zeros(self, size: tuple[int, ...], dtype: str) -> Any:
+        """Zeroed memory, as the backend's array."""
         ...
 
 
@@ -44,7 +45,7 @@ class KvPart:
 
     Attributes:
         format: layout of their part of a page.
-        data: the tensor above; index 0 of its third axis is k, 1 is v.
+        data: the backend's array as above; index 0 of its third axis is k, 1 is v.
     """
 
     def __init__(
@@ -60,7 +61,7 @@ class KvPart:
         planes = len(kv_format.planes)
         size = (num_pages, kv_format.layers, planes, kv_format.page_tokens, *heads)
         try:
-            self.data = device.zeros(size, kv_format.dtype)
+            self.data: Any = device.zeros(size, kv_format.dtype)
         except (MemoryError, ValueError, RuntimeError) as error:  # NumPy's two, and PyTorch's
             free_bytes = device.free_bytes()
             # Where enough is free, a limit of the process or holes in a GPU's memory refused it.
@@ -71,14 +72,24 @@ class KvPart:
                 + pages_that_fit(kv_format, fit)
             ) from error
 
+    @property
+    def on_cpu(self) -> bool:
+        """Whether it is in the host's memory."""
+        return isinstance(self.data, np.ndarray) or bool(self.data.device.type == "cpu")
+
     def as_bytes(self) -> NDArray[np.uint8]:
         """The same memory as `[num_pages, page_bytes]`; only on a CPU."""
+        if isinstance(self.data, np.ndarray):
+            return self.data.view(np.uint8).reshape(len(self.data), -1)
         pages: NDArray[np.uint8] = self.device_bytes().numpy()
         return pages
 
-    def device_bytes(self) -> Tensor:
-        """The same memory as `[num_pages, page_bytes]`, where it is."""
-        return self.data.view(torch.uint8).view(len(self.data), -1)
+    def device_bytes(self) -> "Tensor":
+        """The same memory as `[num_pages, page_bytes]` of a tensor; where PyTorch has it."""
+        import torch
+
+        pages: Tensor = self.data.view(torch.uint8).view(len(self.data), -1)
+        return pages
 
 
 class KvPool:
@@ -114,7 +125,7 @@ class KvPool:
         )
 
     @property
-    def data(self) -> Tensor:
+    def data(self) -> Any:
         """All of it, where it is in one piece."""
         return self.whole.data
 

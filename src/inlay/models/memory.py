@@ -1,10 +1,11 @@
 """How much memory this process may use: the machine's, or its control group's if that is less.
 
-Loads no torch, but for the memory of a GPU.
+Loads no torch, but where there is a GPU.
 """
 
 import ctypes
 import gc
+import sys
 
 import psutil
 
@@ -40,6 +41,30 @@ def device_free_bytes(device: str) -> int:
     import torch
 
     return int(torch.cuda.mem_get_info(device)[0])
+
+
+def num_gpus() -> int:
+    """CUDA devices that PyTorch can use. Loads it only where there is a driver for them."""
+    try:
+        ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return 0
+    import torch
+
+    return int(torch.cuda.device_count()) if torch.cuda.is_available() else 0
+
+
+def device_memory_errors() -> tuple[type[BaseException], ...]:
+    """What PyTorch raises where a device has too little memory; nothing where it is not loaded."""
+    torch = sys.modules.get("torch")
+    return () if torch is None else (torch.OutOfMemoryError,)
+
+
+def give_back_device_memory() -> None:
+    """Hand memory of GPUs that PyTorch keeps back to their drivers."""
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_available():
+        torch.cuda.empty_cache()
 
 
 def give_back_freed() -> None:

@@ -13,10 +13,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Literal
 
 from inlay import kernels
 from inlay.core.errors import ArgumentError, ConfigError, ResourceError, UnsupportedModelError
@@ -36,12 +33,16 @@ from inlay.models.formats import FLOAT_FORMATS, halves
 from inlay.models.hand_over import fill_first
 from inlay.models.host_share import HostShare, ShareConfig, SharedMixture
 from inlay.models.kv_pool import KvPool
-from inlay.models.memory import free_memory_bytes, give_back_freed
-from inlay.models.ops import Ops
+from inlay.models.memory import (
+    device_memory_errors,
+    free_memory_bytes,
+    give_back_device_memory,
+    give_back_freed,
+)
+from inlay.models.ops import Array, Ops
 from inlay.models.packed import open_packed
 from inlay.models.packed_metadata import PACKED_FILE
 from inlay.models.placed import Placed, placement_words
-from inlay.models.rank_group import RankGroup
 from inlay.models.tensor_weights import TensorWeights, open_checkpoint
 from inlay.models.weights import (
     MixtureWeights,
@@ -50,6 +51,9 @@ from inlay.models.weights import (
     WeightSource,
     load_weights,
 )
+
+if TYPE_CHECKING:
+    from inlay.models.rank_group import RankGroup
 
 _MERGE = "merge the adapter into the model (inlay tune export)"
 # For each weight, while a matrix is read and converted: floats, and what they are made of.
@@ -89,7 +93,7 @@ class Model:
         mapped: bool,
         kv_dtype: str,
         share: HostShare | None,
-        group: RankGroup | None,
+        group: "RankGroup | None",
         graph: bool,
     ) -> None:
         self.shape = shape
@@ -173,13 +177,14 @@ class Model:
         ]
         return KvPool(kv_format, num_pages, self._own, stages)
 
-    def forward(self, batch: ForwardBatch, pool: KvPool) -> Tensor:
+    def forward(self, batch: ForwardBatch, pool: KvPool) -> Array:
         """Run one step: logits of the wanted rows, keys and values of all tokens to the pool.
 
         Of several ranks each runs the same step; the first gets the logits.
 
         Returns:
-            float32 `[R, V]` on the model's device, a new tensor.
+            float32 `[R, V]` in new memory of the device of the last layers: a NumPy array where
+            that is the CPU kernels', else a tensor.
 
         Raises:
             ArgumentError: a token id or page id is outside its range.
@@ -206,14 +211,14 @@ class Model:
         adapter = read_adapter(directory, self.shape)
         try:
             return pack_adapter(adapter, self.shape, self._placed, self.host_share)
-        except torch.OutOfMemoryError as error:
+        except device_memory_errors() as error:
             raise ResourceError(
                 f"the adapter of {directory} finds too little free memory beside the model "
                 f"({error}): set cache.memory or cache.pages to less, or have a GPU keep fewer "
                 f"experts (placement.gpu_experts), or {_MERGE}"
             ) from error
 
-    def _run(self, batch: ForwardBatch, pool: KvPool) -> Tensor:
+    def _run(self, batch: ForwardBatch, pool: KvPool) -> Array:
         if self.loading.over or self._mapped:
             return self._decoder.forward(batch, pool)
         # Packing takes turns with kernels: a step would wait for an expert before each of them.
@@ -241,14 +246,13 @@ class Model:
         Returns:
             Whether the step may be tried again.
         """
-        if not isinstance(error, torch.OutOfMemoryError) or self.host_share is None:
+        if not isinstance(error, device_memory_errors()) or self.host_share is None:
             return False
         if not self._rank.is_alone:  # the others have their parts of the same experts
             return False
         if not self.host_share.relieve():
             return False
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()
+        give_back_device_memory()
         return True
 
     def _check(self, batch: ForwardBatch, pool: KvPool) -> None:
@@ -290,7 +294,7 @@ def load_model(
     backends: Mapping[str, Ops] | None = None,
     gpu_bytes: int | None = None,
     sharing: ShareConfig = ShareConfig(),  # noqa: B008 - it is frozen
-    group: RankGroup | None = None,
+    group: "RankGroup | None" = None,
     graph: bool = False,
     previous: Model | None = None,
 ) -> Model:

@@ -6,20 +6,20 @@ token's result is the same bit for bit whatever else is in the step.
 
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from inlay import kernels
 from inlay.core.errors import UnsupportedModelError
 from inlay.core.model_shape import Activation, RouterShape
 from inlay.core.placement import CPU
 from inlay.models.batch import ForwardBatch
+from inlay.models.float_arrays import BFLOAT16, bits_of, to_float32
 from inlay.models.hand_over import HandOverLine, Residents, activation_of
 from inlay.models.kv_pool import KvPart
 from inlay.models.memory import free_memory_bytes
@@ -29,12 +29,15 @@ from inlay.models.ops import (
     ExpertPairs,
     Experts,
     ExpertTensors,
+    HostArray,
     RopeTables,
     slots_of,
 )
 from inlay.models.published.rows import Matrix, QuantizedRows, floats_of
-from inlay.models.rank_group import RankGroup
-from inlay.models.recorder import Recorder
+
+if TYPE_CHECKING:
+    from inlay.models.rank_group import RankGroup
+    from inlay.models.recorder import Recorder
 
 _GATES = {"silu": kernels.silu_mul, "gelu_tanh": kernels.gelu_mul}
 _NO_RESIDENTS = "experts in host memory are nowhere else on a CPU"
@@ -109,28 +112,24 @@ class NativeOps:
         """As the protocol says."""
         return np.empty((rows, width), dtype)
 
-    def zeros(self, size: tuple[int, ...], dtype: str) -> Tensor:
-        """The system provides it page by page when first used: PyTorch would touch all of it."""
-        bits = np.zeros(size, np.uint16 if dtype == "bfloat16" else dtype)
-        return torch.from_numpy(bits).view(getattr(torch, dtype))
+    def zeros(self, size: tuple[int, ...], dtype: str) -> NDArray[Any]:
+        """As the protocol says."""
+        return np.zeros(size, BFLOAT16 if dtype == "bfloat16" else dtype)
 
     def array(self, values: NDArray[Any]) -> NDArray[Any]:
         """The array itself."""
         return values
 
-    def vector(self, values: Tensor) -> NDArray[np.float32]:
+    def vector(self, values: HostArray) -> NDArray[np.float32]:
         """As the protocol says."""
-        copy: NDArray[np.float32] = values.to(torch.float32, copy=True).numpy()
-        return copy
+        return to_float32(values, copy=True)
 
-    def table(self, table_VM: Tensor) -> NDArray[Any]:
+    def table(self, table_VM: HostArray) -> NDArray[Any]:
         """The mapped file; bfloat16 as its bits in uint16."""
-        bits = table_VM.view(torch.uint16) if table_VM.dtype == torch.bfloat16 else table_VM
-        table: NDArray[Any] = bits.numpy()
-        return table
+        return bits_of(table_VM)
 
     def pack_linear(
-        self, parts_NM: Sequence[Matrix], bias_parts_N: Sequence[Tensor], weight_format: str
+        self, parts_NM: Sequence[Matrix], bias_parts_N: Sequence[HostArray], weight_format: str
     ) -> NativeLinear:
         """Packs part by part."""
         rows = sum(len(part) for part in parts_NM)
@@ -139,11 +138,7 @@ class NativeOps:
         for part in parts_NM:
             _set_rows(weight, start, part)
             start += len(part)
-        bias = (
-            self.vector(torch.cat([part.float() for part in bias_parts_N]))
-            if bias_parts_N
-            else None
-        )
+        bias = np.concatenate([to_float32(part) for part in bias_parts_N]) if bias_parts_N else None
         return NativeLinear(weight, bias)
 
     def new_experts(
@@ -168,7 +163,9 @@ class NativeOps:
         with self._turns:
             (experts.set_quantized if held else experts.set)(number, *given, *biases)
 
-    def pack_heads(self, parts_HNK: Sequence[Tensor], weight_format: str) -> kernels.LinearWeight:
+    def pack_heads(
+        self, parts_HNK: Sequence[HostArray], weight_format: str
+    ) -> kernels.LinearWeight:
         """One matrix, in which each head begins with a panel of its own."""
         rows, columns = parts_HNK[0].shape
         stride = kernels.head_rows(rows)
@@ -180,7 +177,7 @@ class NativeOps:
     def linear_adapter(self, parts: Sequence[AdapterPart]) -> kernels.LinearAdapter:
         """As the protocol says."""
         return kernels.LinearAdapter(
-            [(x, out, a.numpy(), b.numpy(), scale) for x, out, a, b, scale in parts]
+            [(x, out, bits_of(a), bits_of(b), scale) for x, out, a, b, scale in parts]
         )
 
     def expert_adapter(
@@ -189,7 +186,7 @@ class NativeOps:
         """As the protocol says."""
         adapter = kernels.ExpertAdapter(experts, hidden, width)
         for (expert, matrix), (a, b, scale) in pairs.items():
-            adapter.set(expert, matrix, a.numpy(), b.numpy(), scale)
+            adapter.set(expert, matrix, bits_of(a), bits_of(b), scale)
         return adapter
 
     def add_adapters(
@@ -366,15 +363,15 @@ class NativeOps:
     ) -> None:
         """As the protocol says."""
         slot, rows = line.slot(layer), line.rows
-        line.x_2TM.numpy()[slot, :rows] = x_TM
-        line.ids_2TK.numpy()[slot, :rows] = ids_TK
-        line.routing_2TK.numpy()[slot, :rows] = w_TK
+        line.x_2TM[slot, :rows] = x_TM
+        line.ids_2TK[slot, :rows] = ids_TK
+        line.routing_2TK[slot, :rows] = w_TK
         line.ask(layer)
 
     def add_answer(self, line: HandOverLine, layer: int, out_TM: NDArray[np.float32]) -> None:
         """As the protocol says."""
         line.wait_answer(layer)
-        out_TM += line.out_2TM.numpy()[line.slot(layer), : line.rows]
+        out_TM += line.out_2TM[line.slot(layer), : line.rows]
 
     def copy(self, values: NDArray[Any], out: NDArray[Any]) -> None:
         """As the protocol says."""
@@ -388,7 +385,7 @@ class NativeOps:
         """Nothing is under way."""
         return lambda: None
 
-    def recorder(self) -> Recorder:
+    def recorder(self) -> "Recorder":
         """As the protocol says: a call takes little beside its work."""
         raise UnsupportedModelError(f"{self.name} record nothing")
 
@@ -399,24 +396,23 @@ class NativeOps:
         """The array itself."""
         return array
 
-    def take(self, array: NDArray[Any] | Tensor, out: NDArray[Any]) -> None:
-        """As the protocol says."""
-        out[:] = array.cpu().numpy() if isinstance(array, Tensor) else array
+    def take(self, array: Any, out: NDArray[Any]) -> None:
+        """As the protocol says; a tensor comes to the host first."""
+        out[:] = array if isinstance(array, np.ndarray) else array.cpu().numpy()
 
     def clear(self, array: NDArray[Any]) -> None:
         """As the protocol says."""
         array.fill(0)
 
-    def sum_ranks(self, group: RankGroup, array: NDArray[np.float32]) -> None:
+    def sum_ranks(self, group: "RankGroup", array: NDArray[np.float32]) -> None:
         """As the protocol says."""
-        group.sum(torch.from_numpy(array))
+        group.sum(array)
 
     def gather_ranks(
-        self, group: RankGroup, part_RV: NDArray[np.float32], columns: int
+        self, group: "RankGroup", part_RV: NDArray[np.float32], columns: int
     ) -> NDArray[np.float32]:
         """As the protocol says."""
-        whole: NDArray[np.float32] = group.gather(torch.from_numpy(part_RV), columns).numpy()
-        return whole
+        return np.asarray(group.gather(part_RV, columns))
 
     def gate_mul(
         self,
@@ -444,9 +440,15 @@ class NativeOps:
         """The array itself."""
         return array
 
-    def to_tensor(self, array: NDArray[Any]) -> Tensor:
+    def bound(self, x_TN: NDArray[np.float32], limit: float) -> None:
         """As the protocol says."""
-        return torch.from_numpy(array)
+        x_TN /= np.float32(limit)
+        np.tanh(x_TN, out=x_TN)
+        x_TN *= np.float32(limit)
+
+    def step_guard(self) -> AbstractContextManager[Any]:
+        """There is nothing to guard."""
+        return nullcontext()
 
 
 def _set_rows(weight: kernels.LinearWeight, start: int, part: Matrix) -> None:
@@ -460,12 +462,13 @@ def _is_held_as(part: Matrix, weight_format: str) -> bool:
     return isinstance(part, QuantizedRows) and part.weight_format == weight_format
 
 
-def _held(part: Matrix) -> tuple[Tensor, Tensor]:
+def _held(part: Matrix) -> tuple[HostArray, HostArray]:
     """What is held in a weight's own format is taken as it is: its codes and scales."""
     assert isinstance(part, QuantizedRows)
     return part.for_kernels()
 
 
-def _readable(part: Tensor) -> Tensor:
+def _readable(part: HostArray) -> HostArray:
     """Float16 is widened, which is exact; the kernels read the other two as they are, by rows."""
-    return (part.float() if part.dtype == torch.float16 else part).contiguous()
+    floats = to_float32(part) if part.dtype == np.float16 else bits_of(part)
+    return np.ascontiguousarray(floats)

@@ -4,18 +4,19 @@
 PyTorch for any device, and the second implementation that the tests compare the first with.
 
 All activations are float32 rows, in the backend's own arrays, whose first rows are taken with
-`array[:rows]`. Shapes: T tokens, B requests, P pages per request, M model width, N output width,
+`array[:rows]`. Weights come as NumPy arrays, with dtypes of `ml_dtypes` where NumPy has none of its
+own. Shapes: T tokens, B requests, P pages per request, M model width, N output width,
 F MLP or expert width, H heads, G key/value heads, D head width, E experts, K experts per token,
 C rotated pairs, S positions, V vocabulary.
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
 
 from inlay import kernels
 from inlay.core.model_shape import Activation, RouterShape
@@ -23,17 +24,20 @@ from inlay.models.batch import ForwardBatch
 from inlay.models.hand_over import HandOverLine, Residents
 from inlay.models.kv_pool import KvPart
 from inlay.models.published.rows import Matrix
-from inlay.models.rank_group import RankGroup
-from inlay.models.recorder import Recorder
+
+if TYPE_CHECKING:
+    from inlay.models.rank_group import RankGroup
+    from inlay.models.recorder import Recorder
 
 Array = Any  # numpy.ndarray or torch.Tensor, of one backend
+HostArray = NDArray[Any]  # of weights
 RopeTables = tuple[Array, Array]
 Linear = Any  # a backend's packed matrix with its bias
 Experts = Any  # a backend's packed experts of one layer
 Step = Any  # what a backend prepares once per step
 LinearAdapter = Any  # what a backend adds to a linear layer for an adapter; has `nbytes`
 ExpertAdapter = Any  # and to the experts of a layer
-ExpertPairs = dict[tuple[int, str], tuple[Tensor, Tensor, float]]
+ExpertPairs = dict[tuple[int, str], tuple[HostArray, HostArray, float]]
 """For an expert and `gate`, `up` or `down`: A, B and the scale, as in `AdapterPart`."""
 
 
@@ -43,7 +47,7 @@ class ExpertTensors(NamedTuple):
     gate_FM: Matrix
     up_FM: Matrix
     down_MF: Matrix
-    biases: tuple[Tensor, Tensor, Tensor] | None = None
+    biases: tuple[HostArray, HostArray, HostArray] | None = None
 
 
 class AdapterPart(NamedTuple):
@@ -56,8 +60,8 @@ class AdapterPart(NamedTuple):
 
     x_column: int
     out_column: int
-    a: Tensor
-    b: Tensor
+    a: HostArray
+    b: HostArray
     scale: float
 
 
@@ -128,24 +132,24 @@ class Ops(Protocol):
         """Memory for activations; `dtype` is `float32` or `int32`."""
         ...
 
-    def zeros(self, size: tuple[int, ...], dtype: str) -> Tensor:
-        """Memory for keys and values."""
+    def zeros(self, size: tuple[int, ...], dtype: str) -> Array:
+        """Memory for keys and values; on a CPU the system provides it when it is first used."""
         ...
 
     def array(self, values: NDArray[Any]) -> Array:
         """The values on the backend's device."""
         ...
 
-    def vector(self, values: Tensor) -> Array:
+    def vector(self, values: HostArray) -> Array:
         """A copy as float32, for norms."""
         ...
 
-    def table(self, table_VM: Tensor) -> Array:
+    def table(self, table_VM: HostArray) -> Array:
         """The embedding as `embed` wants it; it stays with the host, mapped from its file."""
         ...
 
     def pack_linear(
-        self, parts_NM: Sequence[Matrix], bias_parts_N: Sequence[Tensor], weight_format: str
+        self, parts_NM: Sequence[Matrix], bias_parts_N: Sequence[HostArray], weight_format: str
     ) -> Linear:
         """Stack matrices by rows into one weight; copies, the parts may go."""
         ...
@@ -164,7 +168,7 @@ class Ops(Protocol):
         """
         ...
 
-    def pack_heads(self, parts_HNK: Sequence[Tensor], weight_format: str) -> Linear:
+    def pack_heads(self, parts_HNK: Sequence[HostArray], weight_format: str) -> Linear:
         """A matrix for each head."""
         ...
 
@@ -289,7 +293,7 @@ class Ops(Protocol):
         """What waits until all operations so far are over; it may be called in another thread."""
         ...
 
-    def recorder(self) -> Recorder:
+    def recorder(self) -> "Recorder":
         """What records operations, to give them to the device again with one launch.
 
         Raises:
@@ -306,7 +310,7 @@ class Ops(Protocol):
         ...
 
     def leave(self, array: Array) -> Array:
-        """The array, ready for another backend's `take`."""
+        """The array, ready for another backend's `take`, or for whoever reads logits."""
         ...
 
     def take(self, array: Array, out: Array) -> None:
@@ -317,11 +321,11 @@ class Ops(Protocol):
         """Zeros."""
         ...
 
-    def sum_ranks(self, group: RankGroup, array: Array) -> None:
+    def sum_ranks(self, group: "RankGroup", array: Array) -> None:
         """What all ranks have, summed in place."""
         ...
 
-    def gather_ranks(self, group: RankGroup, part_RV: Array, columns: int) -> Array:
+    def gather_ranks(self, group: "RankGroup", part_RV: Array, columns: int) -> Array:
         """See `RankGroup.gather`."""
         ...
 
@@ -345,8 +349,12 @@ class Ops(Protocol):
         """The values as a NumPy array."""
         ...
 
-    def to_tensor(self, array: Array) -> Tensor:
-        """The same memory as a tensor."""
+    def bound(self, x_TN: Array, limit: float) -> None:
+        """Bring numbers below a limit, `limit * tanh(x / limit)`, in place."""
+        ...
+
+    def step_guard(self) -> AbstractContextManager[Any]:
+        """What a step is computed inside of."""
         ...
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from numpy.typing import NDArray
 from torch import Tensor
 from torch._C._distributed_c10d import Store, TCPStore
 
@@ -58,16 +59,16 @@ class RankGroup:
         with _lost():
             self._group: Any = made(rank, store, timedelta(seconds=timeout_s))
 
-    def sum(self, part: Tensor) -> None:
+    def sum(self, part: Tensor | NDArray[Any]) -> None:
         """Add what all ranks have, in place; every rank gets the same bits.
 
         Raises:
             RankLostError: as it says; on a GPU the next wait for it fails.
         """
         with _lost():
-            self._group.allreduce([part]).wait()
+            self._group.allreduce([torch.as_tensor(part)]).wait()
 
-    def gather(self, part_RV: Tensor, columns: int) -> Tensor:
+    def gather(self, part_RV: Tensor | NDArray[Any], columns: int) -> Tensor:
         """The first rank gets the columns of all, the others none.
 
         Args:
@@ -77,6 +78,7 @@ class RankGroup:
         Raises:
             RankLostError: as `sum`.
         """
+        part_RV = torch.as_tensor(part_RV)
         degree = self.rank.degree
         widths = [len(Rank(number, degree).part(columns)) for number in range(degree)]
         sent = torch.nn.functional.pad(part_RV, (0, max(widths) - part_RV.shape[1])).contiguous()

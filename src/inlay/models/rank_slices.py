@@ -6,13 +6,13 @@ through memory and the rank's part stays.
 
 from dataclasses import replace
 
-import torch
+import numpy as np
 
 from inlay.core.model_shape import ModelShape
 from inlay.core.tensor_parallel import Rank
 from inlay.models.adapter import AdapterPair
 from inlay.models.checkpoint import Tensors
-from inlay.models.published.rows import Matrix, columns_of
+from inlay.models.published.rows import Matrix, QuantizedRows, columns_of
 from inlay.models.weight_files import Index
 
 _AFTER_A_SUM = ("output_bias", "down_bias", "expert_down_bias", "experts_down_bias")
@@ -54,8 +54,8 @@ class RankSlices:
             "shared_down": _rows(shared),
             "expert_down": _rows(expert),
         }
-        gates = torch.arange(shape.moe_intermediate)[_rows(expert)]
-        fused = torch.cat((gates, gates + shape.moe_intermediate))
+        gates = np.arange(shape.moe_intermediate)[_rows(expert)]
+        fused = np.concatenate((gates, gates + shape.moe_intermediate))
         both = _rows(expert, 2) if columns_first else fused  # gate and up alternate, or follow
         self._of_one = {"experts_gate_up": both, "experts_gate_up_bias": both}
         self._down = _rows(expert)
@@ -66,12 +66,12 @@ class RankSlices:
             return tensors.get(name, self._of_rows[part])
         matrix = tensors.get(name, index)
         if part in self._zeros:
-            assert isinstance(matrix, torch.Tensor)
-            return torch.zeros_like(matrix)
+            assert not isinstance(matrix, QuantizedRows)
+            return np.zeros_like(matrix)
         if part in self._of_columns:
             return columns_of(matrix, self._of_columns[part])
         # Quantised experts have rows first, in files whose floats have columns first, too.
-        turned = self._columns_first and isinstance(matrix, torch.Tensor) and matrix.ndim == 2
+        turned = self._columns_first and not isinstance(matrix, QuantizedRows) and matrix.ndim == 2
         if part in self._of_one:
             both = self._of_one[part]
             return matrix[:, both] if turned else matrix[both]

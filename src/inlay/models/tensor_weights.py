@@ -11,8 +11,7 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from inlay import kernels
 from inlay.core.architectures import ARCHITECTURES
@@ -23,13 +22,14 @@ from inlay.core.tensor_parallel import ALONE, Rank, shape_of_rank
 from inlay.core.weight_format import format_named
 from inlay.models.background import ColdExperts, Loading, Piece
 from inlay.models.checkpoint import Tensors, open_checked, same_content
+from inlay.models.float_arrays import to_float32
 from inlay.models.formats import PartFormats, full_name, packed_bytes, part_formats
 from inlay.models.hand_over import Residents
 from inlay.models.making import Made, Making
 from inlay.models.ops import Array, Experts, ExpertTensors, Linear, Ops
 from inlay.models.placed import Placed
 from inlay.models.published.files import QuantizedFiles
-from inlay.models.published.rows import Matrix, floats_of
+from inlay.models.published.rows import Matrix, QuantizedRows, floats_of
 from inlay.models.rank_slices import RankSlices
 from inlay.models.weight_files import Index
 from inlay.models.weight_names import NORMS, layer_parts, names_of
@@ -258,13 +258,13 @@ class TensorWeights:
             output=self._linear(("output",), layer, attention, shape.output_bias),
         )
 
-    def heads(self, part: str, layer: int) -> list[Tensor]:
+    def heads(self, part: str, layer: int) -> list[Array]:
         """What latent attention has for each head: `absorb` `[L, D]` or `expand` `[D, L]`."""
         mla = self._shape.mla
         assert mla is not None
-        kv_up = floats_of(self._get("kv_up", layer)).view(self._shape.heads, -1, mla.kv_rank)
+        kv_up = floats_of(self._get("kv_up", layer)).reshape(self._shape.heads, -1, mla.kv_rank)
         if part == "absorb":
-            return [head.t() for head in kv_up[:, : mla.nope_dim]]
+            return [head.T for head in kv_up[:, : mla.nope_dim]]
         return list(kv_up[:, mla.nope_dim :])
 
     def _dense(self, layer: int, there: Container[str]) -> DenseWeights:
@@ -370,7 +370,7 @@ class TensorWeights:
         """A norm, or another part of one dimension."""
         values = floats_of(self._get(part, layer)).flatten()
         if part in NORMS and self._norm_offset:
-            values = values.float() + self._norm_offset
+            values = to_float32(values) + np.float32(self._norm_offset)
         return self._placed.ops(layer).vector(values)
 
     def _optional(self, part: str, layer: int, there: Container[str]) -> Array | None:
@@ -391,10 +391,10 @@ class TensorWeights:
 
         return self.making.once((*parts, layer), ops.device, pack)
 
-    def bias(self, part: str, layer: int) -> Tensor:
+    def bias(self, part: str, layer: int) -> Array:
         """Of a matrix; zeros for what has none beside one that has."""
         if part == "q" and self._shape.mla:
-            return torch.zeros(self._shape.heads * self._shape.head_dim)
+            return np.zeros(self._shape.heads * self._shape.head_dim, np.float32)
         return floats_of(self._apart(part, f"{part}_bias", layer))
 
     def rows(self, part: str, layer: int, rows: slice | None = None) -> Matrix:
@@ -434,8 +434,8 @@ class TensorWeights:
             gate_up_bias = floats_of(self._get("experts_gate_up_bias", layer, expert))
             down_bias = floats_of(self._get("experts_down_bias", layer, expert))
             biases = (gate_up_bias[::2], gate_up_bias[1::2], down_bias)
-        if isinstance(gate_up, Tensor):  # quantised ones have rows first
-            gate_up, down = gate_up.t(), floats_of(down).t()
+        if not isinstance(gate_up, QuantizedRows):  # those have rows first
+            gate_up, down = gate_up.T, floats_of(down).T
         return ExpertTensors(gate_up[::2], gate_up[1::2], down, biases)
 
     def _set_expert(self, ops: Ops, experts: Experts, layer: int, expert: int) -> None:
@@ -479,23 +479,23 @@ def is_reordered(shape: ModelShape, part: str) -> bool:
     return shape.rope.interleaved and part in reordered
 
 
-def rows_order(shape: ModelShape, part: str, rows: int) -> Tensor:
+def rows_order(shape: ModelShape, part: str, rows: int) -> Array:
     """Which row of a file's matrix is each of the decoder's.
 
     Where rotated pairs are neighbours: the first of each, then the second of each, as the decoder
     rotates them. Scores are the same.
     """
-    numbers = torch.arange(rows)
+    numbers = np.arange(rows)
     if not is_reordered(shape, part):
         return numbers
     size = rows if part == "kv_down" else shape.head_dim
-    of_head = numbers.view(-1, size)
+    of_head = numbers.reshape(-1, size)
     # Latent attention rotates the last elements, other attention the first ones.
     first = size - shape.mla.rope_dim if shape.mla else 0
     end = size if shape.mla else shape.rope.rotary_dim
     rotated = of_head[:, first:end]
     order = (of_head[:, :first], rotated[:, ::2], rotated[:, 1::2], of_head[:, end:])
-    return torch.cat(order, dim=1).flatten()
+    return np.concatenate(order, axis=1).flatten()
 
 
 @contextmanager

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from inlay.models.ops import AdapterPart, ExpertPairs
+from inlay.models.torch_arrays import tensor_of
 
 
 @dataclass(frozen=True)
@@ -91,8 +92,8 @@ def _band(run: list[AdapterPart], device: torch.device) -> _Band:
     first = run[0]
     x_step, out_step = _steps(first, run[1]) if len(run) > 1 else (0, 0)
     return _Band(
-        torch.stack([part.a.t() for part in run]).to(device),
-        torch.stack([part.b.t() * part.scale for part in run]).to(device),
+        torch.stack([tensor_of(part.a).t() for part in run]).to(device),
+        torch.stack([tensor_of(part.b).t() * part.scale for part in run]).to(device),
         first.x_column,
         x_step,
         first.out_column,
@@ -105,7 +106,10 @@ class TorchExpertAdapter:
 
     def __init__(self, pairs: ExpertPairs, device: torch.device) -> None:
         self._pairs = {
-            place: (a.t().contiguous().to(device), (b.t() * scale).contiguous().to(device))
+            place: (
+                tensor_of(a).t().contiguous().to(device),
+                (tensor_of(b).t() * scale).contiguous().to(device),
+            )
             for place, (a, b, scale) in pairs.items()
         }
 

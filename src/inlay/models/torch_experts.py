@@ -14,6 +14,7 @@ from inlay.core.model_shape import Activation, RouterShape
 from inlay.models.ops import ExpertTensors
 from inlay.models.published.rows import floats_of
 from inlay.models.torch_adapters import TorchExpertAdapter
+from inlay.models.torch_arrays import tensor_of
 
 
 class AddedRows(NamedTuple):
@@ -51,10 +52,10 @@ class TorchExperts:
 
     def set_slot(self, slot: int, experts: kernels.ExpertWeights, expert: int) -> None:
         """Copy one of the host's; the floats are what the host computes with."""
-        gate_FM, up_FM, down_MF = map(torch.from_numpy, experts.dequantize(expert))
+        gate_FM, up_FM, down_MF = experts.dequantize(expert)
         biases, of_all = None, experts.biases()
         if of_all is not None:
-            width, of_one = experts.intermediate, torch.from_numpy(of_all[expert].copy())
+            width, of_one = experts.intermediate, of_all[expert].copy()
             biases = (of_one[:width], of_one[width : 2 * width], of_one[2 * width :])
         self.set(slot, ExpertTensors(gate_FM, up_FM, down_MF, biases))
 
@@ -66,12 +67,17 @@ class TorchExperts:
     def set(self, expert: int, tensors: ExpertTensors) -> None:
         """Copy one expert."""
         width = self.down_EMF.shape[2]
-        self.gate_up_E2FM[expert, :width].copy_(floats_of(tensors.gate_FM))
-        self.gate_up_E2FM[expert, width:].copy_(floats_of(tensors.up_FM))
-        self.down_EMF[expert].copy_(floats_of(tensors.down_MF))
+        for part, held in (
+            (tensors.gate_FM, self.gate_up_E2FM[expert, :width]),
+            (tensors.up_FM, self.gate_up_E2FM[expert, width:]),
+            (tensors.down_MF, self.down_EMF[expert]),
+        ):
+            held.copy_(tensor_of(floats_of(part)))
         if self._biases and tensors.biases:
-            self._biases[0][expert] = torch.cat(tensors.biases[:2])
-            self._biases[1][expert] = tensors.biases[2]
+            gate, up, down = map(tensor_of, tensors.biases)
+            self._biases[0][expert, :width] = gate
+            self._biases[0][expert, width:] = up
+            self._biases[1][expert] = down
 
     def one(
         self, slot: int, x_TM: Tensor, activation: Activation, added: Sequence[AddedRows] = ()

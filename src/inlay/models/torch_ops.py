@@ -7,6 +7,7 @@ native backend is batch-invariant.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,6 +30,7 @@ from inlay.models.ops import (
     AttentionSpec,
     ExpertPairs,
     ExpertTensors,
+    HostArray,
     RopeTables,
     slots_of,
 )
@@ -37,6 +39,7 @@ from inlay.models.rank_group import RankGroup
 from inlay.models.recorder import Recorder
 from inlay.models.stream_check import streams_take_turns
 from inlay.models.torch_adapters import TorchExpertAdapter, TorchLinearAdapter
+from inlay.models.torch_arrays import tensor_of
 from inlay.models.torch_experts import AddedRows, SlottedExperts, TorchExperts, filler, route
 
 
@@ -130,26 +133,31 @@ class TorchOps:
         """As the protocol says."""
         return torch.from_numpy(values).to(self._device)
 
-    def vector(self, values: Tensor) -> Tensor:
+    def vector(self, values: HostArray) -> Tensor:
         """As the protocol says."""
-        return values.to(self._device, torch.float32, copy=True)
+        return tensor_of(values).to(self._device, torch.float32, copy=True)
 
-    def table(self, table_VM: Tensor) -> Tensor:
+    def table(self, table_VM: HostArray) -> Tensor:
         """The mapped file."""
-        return table_VM
+        return tensor_of(table_VM)
 
     def pack_linear(
-        self, parts_NM: Sequence[Matrix], bias_parts_N: Sequence[Tensor], weight_format: str
+        self, parts_NM: Sequence[Matrix], bias_parts_N: Sequence[HostArray], weight_format: str
     ) -> TorchLinear:
         """One matrix of all parts."""
         rows = sum(len(part) for part in parts_NM)
         weight = self._empty((rows, parts_NM[0].shape[1]), weight_format)
         start = 0
         for part in parts_NM:
-            weight[start : start + len(part)].copy_(floats_of(part))
+            weight[start : start + len(part)].copy_(tensor_of(floats_of(part)))
             start += len(part)
-        bias = torch.cat(list(bias_parts_N)).to(self._device).float() if bias_parts_N else None
+        bias = self._bias(bias_parts_N)
         return TorchLinear(weight, bias, getattr(torch, weight_format))
+
+    def _bias(self, parts_N: Sequence[HostArray]) -> Tensor | None:
+        if not parts_N:
+            return None
+        return torch.cat([tensor_of(part).float() for part in parts_N]).to(self._device)
 
     def new_experts(
         self, experts: int, hidden: int, width: int, weight_format: str, *, biases: bool = False
@@ -163,12 +171,12 @@ class TorchOps:
         """As the protocol says."""
         experts.set(number, tensors)
 
-    def pack_heads(self, parts_HNK: Sequence[Tensor], weight_format: str) -> TorchLinear:
+    def pack_heads(self, parts_HNK: Sequence[HostArray], weight_format: str) -> TorchLinear:
         """`[H, N, K]`."""
         size = (len(parts_HNK), *parts_HNK[0].shape)
         weight = self._empty(size, weight_format)
         for head, part in enumerate(parts_HNK):
-            weight[head].copy_(part)
+            weight[head].copy_(tensor_of(part))
         return TorchLinear(weight, None, getattr(torch, weight_format))
 
     def _empty(self, size: tuple[int, ...], weight_format: str) -> Tensor:
@@ -411,9 +419,10 @@ class TorchOps:
     ) -> None:
         """As the protocol says. On CUDA nothing waits, if `streams_take_turns`."""
         slot, rows = line.slot(layer), line.rows
-        line.x_2TM[slot, :rows].copy_(x_TM, non_blocking=True)
-        line.ids_2TK[slot, :rows].copy_(ids_TK, non_blocking=True)
-        line.routing_2TK[slot, :rows].copy_(w_TK, non_blocking=True)
+        buffers = line.tensors
+        buffers.x_2TM[slot, :rows].copy_(x_TM, non_blocking=True)
+        buffers.ids_2TK[slot, :rows].copy_(ids_TK, non_blocking=True)
+        buffers.routing_2TK[slot, :rows].copy_(w_TK, non_blocking=True)
         if self._device.type == "cuda":
             stream = torch.cuda.current_stream(self._device)
             if streams_take_turns(self._device):
@@ -429,7 +438,8 @@ class TorchOps:
             line.stream_words(stream.device_index).wait_answer(layer, stream.cuda_stream)
         else:
             line.wait_answer(layer)
-        out_TM += line.out_2TM[line.slot(layer), : line.rows].to(self._device, non_blocking=True)
+        answer = line.tensors.out_2TM[line.slot(layer), : line.rows]
+        out_TM += answer.to(self._device, non_blocking=True)
 
     def copy(self, values: Tensor, out: Tensor) -> None:
         """As the protocol says."""
@@ -503,9 +513,13 @@ class TorchOps:
         values: NDArray[Any] = array.cpu().numpy()
         return values
 
-    def to_tensor(self, array: Tensor) -> Tensor:
-        """The tensor itself."""
-        return array
+    def bound(self, x_TN: Tensor, limit: float) -> None:
+        """As the protocol says."""
+        x_TN.div_(limit).tanh_().mul_(limit)
+
+    def step_guard(self) -> AbstractContextManager[Any]:
+        """Nothing is kept for gradients."""
+        return torch.inference_mode()
 
 
 def _own_softmax(q_BHTD: Tensor, k: Tensor, v: Tensor, seen: Tensor, spec: AttentionSpec) -> Tensor:

@@ -1,6 +1,6 @@
 """The safetensors files of a model directory: what they hold, mapped, checked, named in errors.
 
-Tensors are views of mapped files: reading one costs page faults, not a copy, and the operating
+Tensors are arrays of mapped files: reading one costs page faults, not a copy, and the operating
 system may drop its pages again. Knows nothing of what the tensors mean.
 """
 
@@ -15,29 +15,21 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import torch
-from safetensors import SafetensorError, safe_open
+import numpy as np
 
 from inlay.core.errors import ModelFileError, ModelNotFoundError, UnsupportedModelError
-from inlay.core.model_json import refuse_lfs_pointer
 from inlay.core.model_shape import ModelShape
 from inlay.core.shard_content import add_content
 from inlay.core.weight_index import WEIGHT_INDEX
+from inlay.models.float_arrays import BFLOAT16, Array, bits_of
 from inlay.models.os_pages import ReadPages, equal
+from inlay.models.safetensors_file import DTYPES, SafetensorsFile
 from inlay.models.shard_files import find_shards, some
 from inlay.models.weight_names import IGNORED_SUFFIXES, Expected
 
 log = logging.getLogger(__name__)
 
-_FLOATS = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
-# What quantised weights are made of besides.
-_CODES = {
-    "F8_E4M3": torch.float8_e4m3fn,
-    "I8": torch.int8,
-    "U8": torch.uint8,
-    "I32": torch.int32,
-    "I64": torch.int64,
-}
+_FLOATS = ("F32", "BF16", "F16")  # quantised weights are made of others, too
 Index = int | slice | None
 # How the names of a model of text and images begin, and those of its text part by itself.
 _TEXT_PREFIXES = {"language_model.": "", "model.language_model.": "model."}
@@ -54,7 +46,7 @@ class TensorInfo:
     file: Path
     name: str
     shape: tuple[int, ...]
-    dtype: torch.dtype
+    dtype: np.dtype[Any]
 
     @property
     def elements(self) -> int:
@@ -89,23 +81,22 @@ class WeightFiles:
             UnsupportedModelError: a tensor has a dtype that is not expected.
         """
         self.directory = directory
-        known = _FLOATS | _CODES if quantized else _FLOATS
+        known = tuple(DTYPES) if quantized else _FLOATS
         self.files, self._index = find_shards(directory)
-        self._open: dict[Path, Any] = {file: _open_shard(file) for file in self.files}
+        self._open = {file: SafetensorsFile(file) for file in self.files}
         self._kept_open = {file: _KeptOpen(file) for file in self.files}
         self._pages = ReadPages()
-        file_of = {name: file for file, shard in self._open.items() for name in shard.keys()}
+        file_of = {name: file for file, shard in self._open.items() for name in shard.tensors}
         self.tensors: dict[str, TensorInfo] = {}
         for name, own in _text_names(directory, file_of).items():
-            part = self._open[file_of[own]].get_slice(own)
-            dtype = part.get_dtype()
-            if dtype not in known:
+            stored = self._open[file_of[own]].tensors[own]
+            if stored.dtype not in known:
                 raise UnsupportedModelError(
-                    f"{file_of[own].name}: tensor {own} has dtype {dtype}; supported with this "
-                    f"config.json are {', '.join(known)}"
+                    f"{file_of[own].name}: tensor {own} has dtype {stored.dtype}; supported with "
+                    f"this config.json are {', '.join(known)}"
                 )
-            size = tuple(part.get_shape())
-            self.tensors[name] = TensorInfo(file_of[own], own, size, known[dtype])
+            dtype = DTYPES[stored.dtype]
+            self.tensors[name] = TensorInfo(file_of[own], own, stored.shape, dtype)
         self._lost = [name for name in self._index if name not in file_of]
         self._fit(vocabulary)
 
@@ -145,27 +136,31 @@ class WeightFiles:
 
     def is_bfloat16(self, name: str) -> bool:
         """Whether it is."""
-        return self.tensors[name].dtype == torch.bfloat16
+        return self.tensors[name].dtype == BFLOAT16
 
-    def view(self, name: str) -> torch.Tensor:
-        """The tensor as a view of the mapped file; do not write to it."""
+    def view(self, name: str) -> Array:
+        """The tensor as an array of the mapped file; do not write to it."""
         file = self.tensors[name].file
         with self._reading(name):
-            # Of a file that has been cut the library would touch pages that are gone.
+            # Of a file that has been cut, pages that are gone would be touched.
             had, has = self._kept_open[file].opened.st_size, self._kept_open[file].now.st_size
             if had != has:
                 raise OSError(f"the file has {has} bytes now, and had {had}")
-            tensor: torch.Tensor = self._open[file].get_tensor(self.tensors[name].name)
+        tensor = self._open[file].array(self.tensors[name].name)
         shape = self.tensors[name].shape
         return tensor if tensor.shape == shape else tensor[: shape[0]]
 
-    def get(self, name: str, index: Index = None) -> torch.Tensor:
+    def get(self, name: str, index: Index = None) -> Array:
         """As `view`, or one matrix or some rows of it, after its pages have been read."""
         tensor = self.view(name)
         part = tensor if index is None else tensor[index]
         with self._reading(name):
-            self._pages.bring_in(part.data_ptr(), part.nbytes)
+            self._bring_in(part)
         return part
+
+    def _bring_in(self, part: Array) -> None:
+        first, end = np.lib.array_utils.byte_bounds(part)
+        self._pages.bring_in(first, end - first)
 
     def same(self, other: "WeightFiles", name: str, index: int | None = None) -> bool:
         """Whether another directory, opened before, has the same bytes of a tensor, or of one
@@ -195,16 +190,17 @@ class WeightFiles:
             a, b = (one[start : start + _COMPARED_BYTES] for one in (mine, theirs))
             for files, part in ((self, a), (other, b)):
                 with files._reading(name):
-                    files._pages.bring_in(part.data_ptr(), part.nbytes)
-            if not equal(a.data_ptr(), b.data_ptr(), a.nbytes):
+                    files._bring_in(part)
+            if not equal(a.ctypes.data, b.ctypes.data, a.nbytes):
                 return False
             self.give_back()
             other.give_back()
         return True
 
-    def _bytes(self, name: str, index: int | None) -> torch.Tensor:
+    def _bytes(self, name: str, index: int | None) -> Array:
         tensor = self.view(name)
-        return (tensor if index is None else tensor[index]).reshape(-1).view(torch.uint8)
+        part = tensor if index is None else tensor[index]
+        return bits_of(part).reshape(-1).view(np.uint8)
 
     def give_back(self) -> None:
         """Take the pages that `get` has read in this thread out of the process; a view reads them
@@ -216,7 +212,7 @@ class WeightFiles:
     def _reading(self, name: str) -> Iterator[None]:
         try:
             yield
-        except (SafetensorError, RuntimeError, OSError) as error:
+        except OSError as error:
             raise ModelFileError(
                 f"{self.tensors[name].file}: tensor {name} cannot be read ({error}): download the "
                 "file again"
@@ -337,14 +333,3 @@ def _text_names(directory: Path, names: Iterable[str]) -> dict[str, str]:
         )
         return text
     return {name: name for name in names}
-
-
-def _open_shard(file: Path) -> Any:
-    try:
-        return safe_open(file, framework="pt")
-    except (SafetensorError, OSError) as error:
-        refuse_lfs_pointer(file)
-        raise ModelFileError(
-            f"{file} ({file.stat().st_size} bytes) is cut off or damaged ({error}): delete it and "
-            "download it again"
-        ) from error

@@ -9,6 +9,7 @@ from torch import Tensor
 from inlay.core.errors import ModelFileError
 from inlay.models.adapter import PREFIX, Adapter
 from inlay.models.targets import Target
+from inlay.models.torch_arrays import tensor_of
 from inlay.tune.lora import Lora, LoraPair
 
 
@@ -50,8 +51,8 @@ def load_into(lora: Lora, adapter: Adapter, directory: Path) -> None:
             for number, module in enumerate(target.modules):
                 read = adapter.pairs[module]
                 one = _one(pair, number, target)
-                one.a.copy_(read.a)
-                one.b.copy_(read.b)
+                one.a.copy_(tensor_of(read.a))
+                one.b.copy_(tensor_of(read.b))
 
 
 def matrices_of(lora: Lora) -> Iterator[tuple[str, Tensor]]:

@@ -25,6 +25,7 @@ from inlay.models.native_ops import NativeOps
 from inlay.models.placed import Placed
 from inlay.models.published.rows import floats_of
 from inlay.models.tensor_weights import TensorWeights
+from inlay.models.torch_arrays import tensor_of
 from inlay.models.weight_names import layer_parts, names_of
 from inlay.tune.frozen_formats import held_format
 from inlay.tune.merge import MergedTensors
@@ -138,7 +139,7 @@ def load_frozen(
         rows = max(1, _PIECE_BYTES // (4 * math.prod(size[1:])))
         for start in range(0, size[0], rows):
             piece = slice(start, min(size[0], start + rows))
-            held[piece] = floats_of(tensors.get(name, piece))
+            held[piece] = tensor_of(floats_of(tensors.get(name, piece)))
             tensors.give_back()
         return held
 
@@ -157,7 +158,7 @@ def load_frozen(
     head = names["embedding" if shape.tie_embeddings else "head"]
     weights = FrozenWeights(
         shape=shape,
-        embedding_VM=floats_of(tensors.view(names["embedding"])),
+        embedding_VM=tensor_of(floats_of(tensors.view(names["embedding"]))),
         layers=tuple(layers),
         final_norm_M=tensor(names["final_norm"], (shape.hidden,), torch.float32),
         head_VM=tensor(head, (shape.vocab, shape.hidden), dtype),

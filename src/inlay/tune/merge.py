@@ -2,12 +2,10 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 
-import torch
-from torch import Tensor
-
 from inlay.core.model_shape import ModelShape
 from inlay.models.adapter import Adapter, AdapterPair
 from inlay.models.checkpoint import Checkpoint
+from inlay.models.float_arrays import Array, to_float32
 from inlay.models.published.rows import Matrix, floats_of
 from inlay.models.weight_files import Index
 from inlay.models.weight_names import Expected, names_of
@@ -58,7 +56,7 @@ class MergedTensors:
         stored = self._tensors.get(name, index)
         if not self.is_changed(name):
             return stored
-        merged = floats_of(stored).to(torch.float32, copy=True)
+        merged = to_float32(floats_of(stored), copy=True)
         if name not in self._stacked:
             rows = slice(None) if index is None else index
             assert isinstance(rows, slice)
@@ -86,7 +84,7 @@ class MergedTensors:
             for module in of_one
         )
 
-    def _add(self, modules: Sequence[str], merged: Tensor, rows: slice) -> None:
+    def _add(self, modules: Sequence[str], merged: Array, rows: slice) -> None:
         """To matrices that lie one below the other, such as gate and up."""
         each = len(merged) // len(modules)
         for number, module in enumerate(modules):

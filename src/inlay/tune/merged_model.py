@@ -2,9 +2,9 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from inlay.core.errors import ConfigError
 from inlay.core.model_config import QUANTIZATION_FILE, read_config, read_shape
@@ -13,11 +13,13 @@ from inlay.models.adapter import read_adapter
 from inlay.models.checkpoint import Checkpoint, open_checked
 from inlay.models.conversion.convert import small_files, stamp_of, write_product
 from inlay.models.conversion.float_config import float_config
-from inlay.models.conversion.float_product import FloatProduct, name_of
+from inlay.models.conversion.float_product import FloatProduct
 from inlay.models.conversion.pieces import Product
 from inlay.models.conversion.staging import Staging
 from inlay.models.conversion.work import Progress
+from inlay.models.float_arrays import BFLOAT16
 from inlay.models.published.files import QuantizedFiles
+from inlay.models.published.rows import QuantizedRows
 from inlay.models.source import resolve_model
 from inlay.models.weight_names import expected_tensors, names_of
 from inlay.tune.config import TuneConfig
@@ -79,7 +81,7 @@ def export(
         product = FloatProduct(
             shape, merged, fused=fused, dtype=dtype, shard_bytes=config.export_size * _GB
         )
-        extras["config.json"] = float_config(read_config(source), name_of(dtype))
+        extras["config.json"] = float_config(read_config(source), dtype.name)
         extras.pop(QUANTIZATION_FILE, None)
     with Staging(target, say) as staging:
         write_product(
@@ -104,6 +106,6 @@ def _gguf(tensors: Checkpoint, merged: MergedTensors, shape: ModelShape) -> Prod
     return RewrittenGguf(tensors, merged, changed, fingerprint=merged.fingerprint(shape))
 
 
-def _dtype(tensors: Checkpoint, name: str) -> torch.dtype:
+def _dtype(tensors: Checkpoint, name: str) -> np.dtype[Any]:
     stored = tensors.view(name)
-    return stored.dtype if isinstance(stored, Tensor) else torch.bfloat16
+    return BFLOAT16 if isinstance(stored, QuantizedRows) else stored.dtype

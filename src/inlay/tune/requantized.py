@@ -3,11 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
-import torch
-from torch import Tensor
-
 from inlay.core.model_shape import ModelShape
 from inlay.models.conversion.shards import Shards, ShardTensor
+from inlay.models.float_arrays import Array, to_float32
 from inlay.models.published.files import QuantizedFiles, StoredTensor
 from inlay.models.published.rows import floats_of
 from inlay.models.weight_names import expected_tensors
@@ -64,17 +62,19 @@ class RequantizedProduct(Shards):
         """As the protocol says."""
         self._merged.give_back()
 
-    def make_rows(self, tensor: ShardTensor, rows: slice) -> Tensor:
+    def make_rows(self, tensor: ShardTensor, rows: slice) -> Array:
         """As `Shards` says."""
         one = self._stored[tensor.name]
         if not self._merged.is_changed(one.matrix) or (one.number or 0) > 1:
             return self._files.get_stored(one.name, rows)
         if one.number is None:
-            return floats_of(self._merged.get(one.matrix, rows)).to(tensor.dtype)
-        return self._quantized(one, rows).to(tensor.dtype)
+            values = floats_of(self._merged.get(one.matrix, rows))
+        else:
+            values = self._quantized(one, rows)
+        return values.astype(tensor.dtype, copy=False)
 
-    def _quantized(self, one: StoredTensor, rows: slice) -> Tensor:
+    def _quantized(self, one: StoredTensor, rows: slice) -> Array:
         of_matrix = slice(rows.start * one.matrix_rows, rows.stop * one.matrix_rows)
-        merged = floats_of(self._merged.get(one.matrix, of_matrix)).to(torch.float32)
+        merged = to_float32(floats_of(self._merged.get(one.matrix, of_matrix)))
         assert one.number is not None
         return self._files.quantize(one.matrix, merged)[one.number]

@@ -309,7 +309,7 @@ async def test_a_start_that_takes_too_long(tiny_directory):
 @pytest.mark.parametrize(
     ("package", "message"),
     [
-        ("torch", r"cannot start \(OSError: libgomp is not here\): set INLAY_LOG=debug"),
+        ("tokenizers", r"cannot start \(OSError: libgomp is not here\): set INLAY_LOG=debug"),
         ("zmq", r"its log ends with:(?s:.*)libgomp is not here"),
     ],
 )

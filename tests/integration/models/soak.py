@@ -20,6 +20,7 @@ from safetensors.torch import save_file
 from benchmarks.models.random_model import RandomModel
 from benchmarks.models.random_tensors import RandomTensors
 from inlay.models.conversion.staging import STAGING
+from inlay.models.torch_arrays import tensor_of
 from inlay.models.weight_names import expected_tensors
 from tests.support.conversions import anonymous_bytes, content_of, noted_pieces
 from tests.support.tiny_tokenizers import write_tokenizer
@@ -58,7 +59,7 @@ def write_model(folder: Path, layers: int, seed: int) -> None:
     names = [one.name for one in expected_tensors(model.shape, fused_experts=False)]
     for layer in [*(f".layers.{number}." for number in range(layers)), ""]:
         of_file = [name for name in names if layer in name and (layer or ".layers." not in name)]
-        content = {name: tensors.get(name).clone() for name in of_file}
+        content = {name: tensor_of(tensors.get(name)) for name in of_file}
         save_file(content, folder / f"part{layer.rstrip('.')}.safetensors")
 
 

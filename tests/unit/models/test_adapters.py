@@ -341,10 +341,10 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
         changed_weights(lambda old: {k: t[:0] if "_A" in k else t[:, :0] for k, t in old.items()}),
         "has rank 0",
     ),
-    "integers": (changed_weights(lambda old: {k: t.int() for k, t in old.items()}), "int32"),
+    "integers": (changed_weights(lambda old: {k: t.int() for k, t in old.items()}), "is I32"),
     "fp8": (
         changed_weights(lambda old: {k: t.to(torch.float8_e4m3fn) for k, t in old.items()}),
-        "float8_e4m3fn",
+        "is F8_E4M3",
     ),
     "no layer": (changed_weights(lambda _: {STACKED: torch.zeros(16, 64)}), "no module for"),
     "a number": (

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from inlay.core.errors import ArgumentError, ConfigError, ResourceError
 from inlay.models.batch import ForwardBatch
+from inlay.models.float_arrays import BFLOAT16
 from inlay.models.memory import device_free_bytes
 from inlay.models.model import load_model
 from tests.support.model_driver import ModelDriver
@@ -20,7 +20,7 @@ def test_pool(tmp_path: Path) -> None:
     model = load_model(make_tiny_model(tmp_path, tokenizer="none", dtype="bfloat16"))
     kv_format = model.kv_format(page_tokens=32)
     pool = model.new_kv_pool(kv_format, 5)
-    assert pool.data.shape == (5, 2, 2, 32, 2, 16) and pool.data.dtype == torch.bfloat16
+    assert pool.data.shape == (5, 2, 2, 32, 2, 16) and pool.data.dtype == BFLOAT16
     assert pool.nbytes == pool.data.nbytes == 5 * kv_format.page_bytes
     with pytest.raises(ConfigError, match="num_pages must be at least 1"):
         model.new_kv_pool(kv_format, 0)

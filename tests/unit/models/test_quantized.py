@@ -54,11 +54,11 @@ def test_groups_far_from_zero_take_larger_steps() -> None:
     # Steps of a group, and its least weight.
     lines = [[0.1, -0.75], [0.001, -0.9], [0.0, 0.5], [0.0, 0.0], [-0.01, 4.0], [0.5, -60.0]]
     scales = torch.tensor(lines[:4] + lines[4:] + lines[:2]).view(2, 8)
-    rows = QuantizedRows("uint4:g32", codes, scales, 32, 128)
+    rows = QuantizedRows("uint4:g32", codes.numpy(), scales.numpy(), 32, 128)
     weight = kernels.LinearWeight(2, 128, "uint4:g32")
     weight.set_rows_quantized(0, *rows.for_kernels())
     held = torch.from_numpy(weight.dequantize()).view(2, 4, 32)
-    meant = rows.float().view(2, 4, 32)
+    meant = torch.from_numpy(rows.float()).view(2, 4, 32)
     places = scales[:, 1::2, None].abs()
     assert ((held - meant).abs() <= places / 240 + meant.abs() / 256).all()
     near = [(0, 0), (1, 1), (1, 2)]
@@ -142,7 +142,7 @@ def test_damaged_files(tmp_path: Path) -> None:
         load_with({f"{name}_scale_inv": torch.ones(2, 1)})
     with pytest.raises(ModelFileError, match="expert 3 of layer 1 cannot be packed"):
         load_with({f"{name}_scale_inv": torch.full((1, 1), torch.nan)})
-    with pytest.raises(ModelFileError, match="has dtype torch.float32 instead of torch.float8"):
+    with pytest.raises(ModelFileError, match="has dtype float32 instead of float8"):
         load_with({name: good[name].float()})
     with pytest.raises(ModelFileError, match=r"the weights lack .*up_proj\.weight"):
         load_with({name: None})

@@ -84,7 +84,7 @@ def share_steps(model: Model, group: RankGroup) -> None:
     forward = model.forward
 
     def shared(*args: Any) -> torch.Tensor:
-        logits_RV = forward(*args)
+        logits_RV = torch.as_tensor(forward(*args))
         if not group.rank.is_first:
             assert logits_RV.shape[1] == 0
             logits_RV = torch.zeros(len(logits_RV), model.shape.vocab)

@@ -15,7 +15,8 @@ from inlay.models.checkpoint import open_checked
 from inlay.models.gguf import gguf_directory
 from inlay.models.gguf.reader import GgufFile
 from inlay.models.model import load_model
-from inlay.models.published.rows import floats_of
+from inlay.models.published.rows import Matrix, floats_of
+from inlay.models.torch_arrays import tensor_of
 from inlay.models.weight_names import expected_tensors
 from inlay.tune import export
 from inlay.tune.merge import MergedTensors
@@ -23,6 +24,11 @@ from tests.support.gguf_files import TOKENIZER, write_gguf
 from tests.support.model_driver import ModelDriver
 from tests.support.tiny_models import make_tiny_model
 from tests.support.tuning import make_adapter, settings
+
+
+def floats(matrix: Matrix) -> torch.Tensor:
+    return tensor_of(floats_of(matrix)).float()
+
 
 WIDE = {"hidden_size": 256, "intermediate_size": 256, "head_dim": 64}
 CASES: dict[str, tuple[dict[str, Any], Type, dict[str, Any]]] = {
@@ -92,9 +98,9 @@ def test_merged_files_are_as_near_as_their_types_allow(name: str, tmp_path: Path
     types = GgufFile(file).tensors
     changed = 0
     for one in expected_tensors(shape, fused_experts=False):
-        exact, there = (floats_of(some.get(one.name)).float() for some in (meant, found))
+        exact, there = (floats(some.get(one.name)) for some in (meant, found))
         if not meant.is_changed(one.name):
-            assert torch.equal(there, floats_of(before.get(one.name)).float()), one.name
+            assert torch.equal(there, floats(before.get(one.name))), one.name
             continue
         changed += 1
         error = (there - exact).square().mean().sqrt() / exact.square().mean().sqrt()

@@ -9,11 +9,8 @@ Nothing of it is needed before serving: `load_model` reads what `convert` reads.
 import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
-
-import torch
 
 from inlay import kernels
 from inlay.core.errors import ArgumentError
@@ -130,7 +127,7 @@ def write_product(
         threads = threads or kernels.usable_processors()
         with (
             staging.writing(),
-            _threads(threads) as pool,
+            ThreadPoolExecutor(threads, "inlay-convert") as pool,
             staging.files(product.files) as files,
         ):
             if journal.done:
@@ -170,16 +167,3 @@ def stamp_of(source: Path) -> str:
     found = [(file.name, file.stat()) for file in sorted(source.iterdir()) if _is_weights(file)]
     text = repr([(name, about.st_size, about.st_mtime_ns) for name, about in found])
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
-
-
-@contextmanager
-def _threads(threads: int) -> Iterator[ThreadPoolExecutor]:
-    """A pool whose threads each compute alone: torch would start a team for each."""
-    before = torch.get_num_threads()
-    with ThreadPoolExecutor(
-        threads, "inlay-convert", initializer=torch.set_num_threads, initargs=(1,)
-    ) as pool:
-        try:
-            yield pool
-        finally:
-            torch.set_num_threads(before)

@@ -3,13 +3,13 @@
 from collections.abc import Mapping
 from typing import Any
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from inlay.core.model_shape import ModelShape
 from inlay.models.checkpoint import Checkpoint, Tensors
 from inlay.models.conversion.fused import FusedExperts
 from inlay.models.conversion.shards import Shards, ShardTensor
+from inlay.models.float_arrays import BFLOAT16, Array
 from inlay.models.published.rows import QuantizedRows, floats_of
 from inlay.models.weight_names import expected_tensors, names_of
 
@@ -33,7 +33,7 @@ class FloatProduct(Shards):
         tensors: Checkpoint,
         *,
         fused: bool,
-        dtype: torch.dtype = torch.bfloat16,
+        dtype: np.dtype[Any] = BFLOAT16,
         shard_bytes: int | None = None,
     ) -> None:
         self._dtype = dtype
@@ -52,7 +52,7 @@ class FloatProduct(Shards):
     def identity(self) -> Mapping[str, Any]:
         """As the protocol says."""
         return {
-            "target": f"{name_of(self._dtype)} in {len(self.files)} safetensors",
+            "target": f"{self._dtype.name} in {len(self.files)} safetensors",
             "source": self.fingerprint,
         }
 
@@ -64,15 +64,10 @@ class FloatProduct(Shards):
         dtype = self._dtype if len(shape) > 1 else floats_of(self._source.get(name)).dtype
         return ShardTensor(name, shape, dtype)
 
-    def make_rows(self, tensor: ShardTensor, rows: slice) -> Tensor:
+    def make_rows(self, tensor: ShardTensor, rows: slice) -> Array:
         """As `Shards` says."""
         stored = self._source.get(tensor.name, rows)
         values = floats_of(stored)
-        if isinstance(stored, QuantizedRows) and self._transposed and values.dim() > 2:
-            values = values.transpose(-1, -2)  # quantised experts have rows first
-        return values.to(tensor.dtype)
-
-
-def name_of(dtype: torch.dtype) -> str:
-    """As config.json names it."""
-    return str(dtype).removeprefix("torch.")
+        if isinstance(stored, QuantizedRows) and self._transposed and values.ndim > 2:
+            values = values.swapaxes(-1, -2)  # quantised experts have rows first
+        return values.astype(tensor.dtype, copy=False)

@@ -2,12 +2,12 @@
 
 from collections.abc import Callable
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from inlay.core.model_shape import ModelShape
 from inlay.models.checkpoint import Checkpoint, Tensors
-from inlay.models.published.rows import Matrix, floats_of
+from inlay.models.float_arrays import Array
+from inlay.models.published.rows import Matrix, floats_of, in_turn
 from inlay.models.weight_files import Index
 from inlay.models.weight_names import names_of
 
@@ -19,9 +19,9 @@ class FusedExperts:
         self._tensors: Tensors = tensors
         self._names = names_of(shape).names
         self._experts = range(shape.experts)
-        makers: dict[str, Callable[[int, int], Tensor]] = {
+        makers: dict[str, Callable[[int, int], Array]] = {
             "experts_gate_up": self._gate_up,
-            "experts_down": lambda layer, expert: self._part("down", layer, expert).t(),
+            "experts_down": lambda layer, expert: self._part("down", layer, expert).T,
             "experts_gate_up_bias": self._gate_up_bias,
             "experts_down_bias": lambda layer, expert: self._part("down_bias", layer, expert),
         }
@@ -47,16 +47,14 @@ class FusedExperts:
         if isinstance(index, int):
             return maker(layer, index)
         experts = self._experts if index is None else self._experts[index]
-        return torch.stack([maker(layer, expert) for expert in experts])
+        return np.stack([maker(layer, expert) for expert in experts])
 
-    def _gate_up(self, layer: int, expert: int) -> Tensor:
-        parts = [self._part(part, layer, expert).t() for part in ("gate", "up")]
-        return torch.stack(parts, dim=-1).flatten(-2)
+    def _gate_up(self, layer: int, expert: int) -> Array:
+        return in_turn(*(self._part(part, layer, expert).T for part in ("gate", "up")))
 
-    def _gate_up_bias(self, layer: int, expert: int) -> Tensor:
-        parts = [self._part(part, layer, expert) for part in ("gate_bias", "up_bias")]
-        return torch.stack(parts, dim=-1).flatten()
+    def _gate_up_bias(self, layer: int, expert: int) -> Array:
+        return in_turn(*(self._part(part, layer, expert) for part in ("gate_bias", "up_bias")))
 
-    def _part(self, part: str, layer: int, expert: int) -> Tensor:
+    def _part(self, part: str, layer: int, expert: int) -> Array:
         name = self._names[f"expert_{part}"].format(layer=layer, expert=expert)
         return floats_of(self._tensors.get(name))

@@ -7,12 +7,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
+import numpy as np
 
 from inlay import kernels
 from inlay.core.errors import ModelFileError
 from inlay.core.model_shape import ModelShape
 from inlay.models.conversion.pieces import PIECE_BYTES, Each, Extent, Piece
+from inlay.models.float_arrays import bits_of, to_float32
 from inlay.models.formats import part_formats, stored_bytes
 from inlay.models.native_ops import NativeOps
 from inlay.models.ops import Array
@@ -118,9 +119,9 @@ class PackedProduct:
 
     def _make_table(self, rows: slice) -> Sequence[Array]:
         values = floats_of(self._source.rows("embedding", 0, rows))
-        if self._float_dtype == "bfloat16":
-            return (values.contiguous().view(torch.uint16).numpy(),)
-        return (values.float().contiguous().numpy(),)
+        if self._float_dtype != "bfloat16":
+            values = to_float32(values)
+        return (np.ascontiguousarray(bits_of(values)),)
 
     def _vector(self, name: str, entry: VectorEntry) -> Piece:
         place = self._layout.add_array(name, "float32", (entry.size,))["data"]
@@ -169,7 +170,9 @@ class PackedProduct:
 
     def _make_bias(self, entry: LinearEntry) -> Array:
         return self._ops.vector(
-            torch.cat([self._source.bias(part, entry.layer).float() for part in entry.parts])
+            np.concatenate(
+                [to_float32(self._source.bias(part, entry.layer)) for part in entry.parts]
+            )
         )
 
     def _heads(self, name: str, entry: HeadsEntry) -> Piece:

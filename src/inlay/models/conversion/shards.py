@@ -11,26 +11,19 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-import torch
-from safetensors import SafetensorError, safe_open
-from torch import Tensor
+import numpy as np
 
-from inlay.core.errors import NotFiniteError
+from inlay.core.errors import ModelFileError, NotFiniteError
 from inlay.models.conversion.pieces import PIECE_BYTES, Each, Extent, Piece
 from inlay.models.conversion.work import read_chunks
+from inlay.models.float_arrays import Array, bits_of
+from inlay.models.safetensors_file import DTYPES, SafetensorsFile
 
 SHARD_BYTES = 4 * 10**9
 INDEX_FILE = "model.safetensors.index.json"
 CHECKSUM_FILE = "SHA256SUMS"
 _FINGERPRINT = "inlay.source"
-_DTYPES = {
-    torch.bfloat16: "BF16",
-    torch.float32: "F32",
-    torch.float16: "F16",
-    torch.float8_e4m3fn: "F8_E4M3",
-    torch.int32: "I32",
-    torch.int64: "I64",
-}
+_NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 
 @dataclass(frozen=True)
@@ -43,7 +36,7 @@ class ShardTensor:
 
     name: str
     shape: tuple[int, ...]
-    dtype: torch.dtype
+    dtype: np.dtype[Any]
     rows_together: int = 1
 
     @property
@@ -79,7 +72,7 @@ class Shards(ABC):
         ]
 
     @abstractmethod
-    def make_rows(self, tensor: ShardTensor, rows: slice) -> Tensor:
+    def make_rows(self, tensor: ShardTensor, rows: slice) -> Array:
         """Some rows of a tensor, of its dtype."""
 
     def seal(self, files: Mapping[str, int], each: Each) -> Mapping[str, bytes]:
@@ -106,10 +99,10 @@ class Shards(ABC):
         """As the protocol says."""
         try:
             for name in self.files:
-                with safe_open(directory / name, framework="pt") as file:
-                    if (file.metadata() or {}).get(_FINGERPRINT) != self.fingerprint:
-                        return False
-        except (SafetensorError, OSError):
+                file = SafetensorsFile(directory / name)
+                if file.metadata.get(_FINGERPRINT) != self.fingerprint:
+                    return False
+        except (ModelFileError, OSError):
             return False
         return True
 
@@ -136,12 +129,10 @@ class Shards(ABC):
         files[file] = at
 
     def _make(self, tensor: ShardTensor, rows: slice) -> Sequence[Any]:
-        values = self.make_rows(tensor, rows).contiguous()
-        # PyTorch has no such test of fp8.
-        floats = values.float() if values.dtype == torch.float8_e4m3fn else values
-        if not floats.isfinite().all():
+        values = np.ascontiguousarray(self.make_rows(tensor, rows))
+        if not np.isfinite(values).all():
             raise NotFiniteError("it holds a NaN or an infinity")
-        return (values.view(torch.uint8).numpy(),)
+        return (bits_of(values).reshape(-1).view(np.uint8),)
 
 
 def _shards(tensors: Sequence[ShardTensor], shard_bytes: int) -> dict[str, list[ShardTensor]]:
@@ -168,7 +159,7 @@ def _header(shard: Sequence[ShardTensor], fingerprint: str) -> bytes:
     at = 0
     for tensor in shard:
         table[tensor.name] = {
-            "dtype": _DTYPES[tensor.dtype],
+            "dtype": _NAMES[tensor.dtype],
             "shape": list(tensor.shape),
             "data_offsets": [at, at + tensor.size],
         }

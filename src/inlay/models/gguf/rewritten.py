@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from inlay.core.errors import ModelFileError, NotFiniteError, UnsupportedModelError
 from inlay.models.checkpoint import Tensors
 from inlay.models.conversion.pieces import PIECE_BYTES, Each, Extent, Piece
 from inlay.models.conversion.shards import CHECKSUM_FILE, sha256
+from inlay.models.float_arrays import to_float32
 from inlay.models.gguf.encode import can_encode, encode
 from inlay.models.gguf.tensors import GgufPart, GgufTensors
 from inlay.models.published.rows import floats_of
@@ -103,10 +103,10 @@ class RewrittenGguf:
             values = floats_of(self._matrices.get(name, rows))
         else:
             values = part.take(floats_of(self._matrices.get(name)))
-        floats = values.to(torch.float32).contiguous()
-        if not floats.isfinite().all():
+        floats = np.ascontiguousarray(to_float32(values))
+        if not np.isfinite(floats).all():
             raise NotFiniteError("it holds a NaN or an infinity")
-        return (encode(floats.numpy(), part.kind),)
+        return (encode(floats, part.kind),)
 
 
 def _copies(file: Path, first: int, end: int) -> Iterator[Piece]:

@@ -11,17 +11,16 @@ from typing import Any
 
 import gguf
 import numpy as np
-import torch
 from gguf import GGMLQuantizationType as Type
-from torch import Tensor
 
 from inlay.core.architectures import ARCHITECTURES
 from inlay.core.errors import ModelFileError, UnsupportedModelError
 from inlay.core.model_shape import ModelShape
+from inlay.models.float_arrays import BFLOAT16, Array, to_float32
 from inlay.models.gguf.architectures import KEYS_UP, NAMES, ROWS, VALUES_UP
 from inlay.models.gguf.reader import LINK, GgufFile
 from inlay.models.os_pages import ReadPages
-from inlay.models.published.rows import Matrix, QuantizedRows, floats_of
+from inlay.models.published.rows import Matrix, QuantizedRows, floats_of, in_turn
 from inlay.models.weight_files import Index
 from inlay.models.weight_names import NORMS, Expected, layer_parts, names_of
 
@@ -75,7 +74,7 @@ class GgufPart:
     offset: int
     rows: int
     row_bytes: int
-    take: Callable[[Tensor], Tensor] | None = None
+    take: Callable[[Array], Array] | None = None
 
 
 class GgufTensors:
@@ -161,21 +160,21 @@ class GgufTensors:
             back = None if order is None else order.argsort()
             return [self._part(place, None if back is None else lambda matrix: matrix[back])]
 
-        def heads(matrix: Tensor) -> Tensor:
-            return matrix.view(self._shape.heads, -1, mla.kv_rank)
+        def heads(matrix: Array) -> Array:
+            return matrix.reshape(self._shape.heads, -1, mla.kv_rank)
 
-        def keys(matrix: Tensor) -> Tensor:
-            return heads(matrix)[:, : mla.nope_dim].transpose(1, 2).flatten(0, 1)
+        def keys(matrix: Array) -> Array:
+            return heads(matrix)[:, : mla.nope_dim].swapaxes(1, 2).reshape(-1, mla.nope_dim)
 
-        def values(matrix: Tensor) -> Tensor:
-            return heads(matrix)[:, mla.nope_dim :].flatten(0, 1)
+        def values(matrix: Array) -> Array:
+            return heads(matrix)[:, mla.nope_dim :].reshape(-1, mla.kv_rank)
 
         found = [self._part(_Place(place.tensor), keys), self._part(_Place(place.values), values)]
         layer = _LAYER.match(place.tensor)
         older = self._names["kv_up"].format(layer=layer[1] if layer else "")
         return found + [self._part(_Place(older)) for _ in {older} & self._file.tensors.keys()]
 
-    def _part(self, place: _Place, take: Callable[[Tensor], Tensor] | None = None) -> GgufPart:
+    def _part(self, place: _Place, take: Callable[[Array], Array] | None = None) -> GgufPart:
         tensor = self._file.tensors[place.tensor]
         count = self._shape.experts if place.expert is not None else 1
         rows = prod(tensor.shape[:-1]) // count
@@ -190,7 +189,7 @@ class GgufTensors:
             take=take,
         )
 
-    def _order(self, tensor: str) -> Tensor | None:
+    def _order(self, tensor: str) -> Array | None:
         """Rows of the file in the order of the makers', where that is another."""
         heads = {"attn_q.": self._shape.heads, "attn_k.": self._shape.kv_heads}
         paired = [count for part, count in heads.items() if part in tensor]
@@ -214,21 +213,22 @@ class GgufTensors:
             return self._read(place.tensor, place.expert)[rows if index is None else rows[index]]
         if place.values:
             keys, values = (floats_of(self._read(part)) for part in (place.tensor, place.values))
-            whole = torch.cat((keys.transpose(1, 2), values), dim=1).flatten(0, 1)
+            whole = np.concatenate((keys.swapaxes(1, 2), values), axis=1)
+            whole = whole.reshape(-1, whole.shape[-1])
             return whole if index is None else whole[index]
         if place.tensor == self._names["embedding"] and self.is_bfloat16(name):
             return self._table(place.tensor, index)
         if place.in_one_row:
             return floats_of(self._read(place.tensor)).reshape(1, -1)[index or slice(None)]
         if place.offset:
-            return floats_of(self._read(place.tensor, rows=index)) - place.offset
+            return floats_of(self._read(place.tensor, rows=index)) - np.float32(place.offset)
         return self._read(place.tensor, place.expert, index)
 
-    def _table(self, name: str, rows: slice | None) -> Tensor:
+    def _table(self, name: str, rows: slice | None) -> Array:
         """Rows in bfloat16, some at a time: float32 of all would be twice what is held."""
         count, columns = self._file.tensors[name].shape
         first, last, _ = (rows or slice(None)).indices(count)
-        table = torch.empty(last - first, columns, dtype=torch.bfloat16)
+        table = np.empty((last - first, columns), BFLOAT16)
         step = max(1, _PIECE_BYTES // columns)
         for start in range(first, last, step):
             piece = slice(start, min(last, start + step))
@@ -296,20 +296,20 @@ def _places(shape: ModelShape, patterns: Mapping[str, str], file: GgufFile) -> d
     return places
 
 
-def _halves(rows: int, heads: int) -> Tensor:
+def _halves(rows: int, heads: int) -> Array:
     """Rows of pairs side by side, in the order of halves."""
-    numbers = torch.arange(rows).view(heads, -1, 2)
-    return numbers.transpose(1, 2).reshape(-1)
+    numbers = np.arange(rows).reshape(heads, -1, 2)
+    return numbers.swapaxes(1, 2).reshape(-1)
 
 
-def _floats(name: str, data: Bytes, kind: Type) -> Tensor:
+def _floats(name: str, data: Bytes, kind: Type) -> Array:
     try:
         values = gguf.dequantize(data, kind)
     except NotImplementedError as error:
         raise UnsupportedModelError(
             f"tensor {name} has the type {kind.name}, which is not read"
         ) from error
-    return torch.from_numpy(np.array(values, np.float32))
+    return np.array(values, np.float32)
 
 
 def _q8_0(data: Bytes, columns: int) -> QuantizedRows:
@@ -327,7 +327,7 @@ def _q4_0(data: Bytes, columns: int) -> QuantizedRows:
 
 def _q4_1(data: Bytes, columns: int) -> QuantizedRows:
     blocks = _blocks(data, columns, 20)
-    scales, minimums = (_float16(blocks[..., at : at + 2]).float() for at in (0, 2))
+    scales, minimums = (to_float32(_float16(blocks[..., at : at + 2])) for at in (0, 2))
     return _lines(_nibbles(blocks[..., 4:], _HALF_GROUP), scales, minimums, columns)
 
 
@@ -344,18 +344,18 @@ def _q4_k(data: Bytes, columns: int) -> QuantizedRows:
         (minimums & 63, rest >> 4 | minimums >> 6 << 4),
     )
     steps, falls = (
-        _float16(blocks[..., at : at + 2]).float()[..., None]
-        * torch.from_numpy(np.concatenate(parts, axis=-1)).float()
+        to_float32(_float16(blocks[..., at : at + 2]))[..., None]
+        * to_float32(np.concatenate(parts, axis=-1))
         for at, parts in zip((0, 2), whole, strict=True)
     )
-    return _lines(codes, steps.flatten(-2), -falls.flatten(-2), columns)
+    groups = (*steps.shape[:-2], -1)
+    return _lines(codes, steps.reshape(groups), -falls.reshape(groups), columns)
 
 
-def _lines(codes: Bytes, scales: Tensor, minimums: Tensor, columns: int) -> QuantizedRows:
+def _lines(codes: Bytes, scales: Array, minimums: Array, columns: int) -> QuantizedRows:
     """Weights `minimum + scale * code`."""
-    by_row = torch.from_numpy(codes.reshape(*scales.shape[:-1], columns))
-    both = torch.stack((scales, minimums), dim=-1).flatten(-2)
-    return QuantizedRows("uint4:g32", by_row, both, _GROUP, columns)
+    by_row = codes.reshape(*scales.shape[:-1], columns)
+    return QuantizedRows("uint4:g32", by_row, in_turn(scales, minimums), _GROUP, columns)
 
 
 def _nibbles(packed: Bytes, half: np.dtype[Any]) -> Bytes:
@@ -372,8 +372,7 @@ def _nibbles(packed: Bytes, half: np.dtype[Any]) -> Bytes:
 
 def _mxfp4(data: Bytes, columns: int) -> QuantizedRows:
     blocks = _blocks(data, columns, 17)
-    scales = torch.from_numpy(blocks[..., 0].copy())
-    return _rows("mxfp4", _neighbours(blocks[..., 1:]), scales, columns)
+    return _rows("mxfp4", _neighbours(blocks[..., 1:]), blocks[..., 0].copy(), columns)
 
 
 def _blocks(data: Bytes, columns: int, size: int, weights: int = _GROUP) -> Bytes:
@@ -389,12 +388,12 @@ def _neighbours(packed: Bytes) -> Bytes:
     return codes
 
 
-def _float16(blocks: Bytes) -> Tensor:
-    return torch.from_numpy(np.ascontiguousarray(blocks[..., :2]).view(np.float16)[..., 0].copy())
+def _float16(blocks: Bytes) -> Array:
+    return np.ascontiguousarray(blocks[..., :2]).view(np.float16)[..., 0]
 
 
-def _rows(weight_format: str, codes: Any, scales: Tensor, columns: int) -> QuantizedRows:
-    by_row = torch.from_numpy(codes.reshape(*codes.shape[:-2], -1))
+def _rows(weight_format: str, codes: Any, scales: Array, columns: int) -> QuantizedRows:
+    by_row = codes.reshape(*codes.shape[:-2], -1)
     return QuantizedRows(weight_format, by_row, scales, _GROUP, columns)
 
 

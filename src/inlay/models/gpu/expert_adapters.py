@@ -23,6 +23,7 @@ from inlay.models.gpu.linear import block_rows, pieces_of
 from inlay.models.gpu.pairs import Blocks, blocks_of
 from inlay.models.gpu.product import operand_of
 from inlay.models.ops import ExpertPairs
+from inlay.models.torch_arrays import tensor_of
 
 _MATRICES = ("gate", "up", "down")
 _DOWN = _MATRICES.index("down")
@@ -119,8 +120,8 @@ def _stack(
     a, b = (torch.zeros((len(own), rank, size), dtype=stored) for size in sizes)
     for place, expert in enumerate(own):
         a_rK, b_Nr, _ = pairs[expert, matrix]
-        a[place, : len(a_rK)] = a_rK
-        b[place, : len(a_rK)] = b_Nr.t()
+        a[place, : len(a_rK)] = tensor_of(a_rK)
+        b[place, : len(a_rK)] = tensor_of(b_Nr).t()
     return _Stack(*(part.to(device) for part in (place_E, scales, a, b)))
 
 

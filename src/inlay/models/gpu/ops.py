@@ -34,6 +34,7 @@ from inlay.models.ops import (
     ExpertPairs,
     Experts,
     ExpertTensors,
+    HostArray,
     Linear,
     RopeTables,
 )
@@ -81,7 +82,7 @@ class GpuOps(TorchOps):
         return (*super().weight_formats, *_PACKED)
 
     def pack_linear(
-        self, parts_NM: Sequence[Matrix], bias_parts_N: Sequence[Tensor], weight_format: str
+        self, parts_NM: Sequence[Matrix], bias_parts_N: Sequence[HostArray], weight_format: str
     ) -> Linear:
         """Packed on the host, then brought over."""
         if weight_format not in _PACKED:
@@ -90,10 +91,9 @@ class GpuOps(TorchOps):
         rows, columns = packed.weight.shape
         panels = Panels.empty(1, rows, columns, weight_format, self._device)
         panels.set(0, packed.weight.panels())
-        bias = torch.cat(list(bias_parts_N)).to(self._device).float() if bias_parts_N else None
-        return PackedLinear(panels, bias)
+        return PackedLinear(panels, self._bias(bias_parts_N))
 
-    def pack_heads(self, parts_HNK: Sequence[Tensor], weight_format: str) -> Linear:
+    def pack_heads(self, parts_HNK: Sequence[HostArray], weight_format: str) -> Linear:
         """Each head begins with a panel of its own."""
         if weight_format not in _PACKED:
             return super().pack_heads(parts_HNK, weight_format)

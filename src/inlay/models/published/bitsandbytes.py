@@ -6,12 +6,12 @@ Source: the tensors that its `QuantState` and `Int8Params` leave in safetensors.
 import json
 from typing import Any
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from inlay.core.errors import ModelFileError
+from inlay.models.float_arrays import Array, to_float32
 from inlay.models.published.layout import Layout, Parts
-from inlay.models.published.rows import Matrix, QuantizedRows
+from inlay.models.published.rows import Matrix, QuantizedRows, in_turn
 from inlay.models.weight_names import Expected
 
 _KINDS = ("{name}.quant_state.bitsandbytes__nf4", "{name}.quant_state.bitsandbytes__fp4")
@@ -38,7 +38,7 @@ def _state(parts: Parts) -> dict[str, Any]:
     """What is said of a matrix in JSON."""
     name = next(one for one in _KINDS if parts.has(one))
     try:
-        state = json.loads(bytes(parts.get(name).tolist()))
+        state = json.loads(parts.get(name).tobytes())
     except ValueError as error:
         raise ModelFileError(f"{parts.named(name)} is not JSON: download it again") from error
     if not isinstance(state, dict):
@@ -46,14 +46,14 @@ def _state(parts: Parts) -> dict[str, Any]:
     return state
 
 
-def _scales(parts: Parts, state: dict[str, Any]) -> Tensor:
+def _scales(parts: Parts, state: dict[str, Any]) -> Array:
     """Of all blocks, in float32; they may be quantised themselves, by larger blocks."""
     absmax = parts.get(_ABSMAX)
     if not parts.has(_NESTED_ABSMAX):
-        return absmax.float()
-    values = parts.get(_NESTED_MAP)[absmax.int()]
-    of_block = parts.get(_NESTED_ABSMAX).repeat_interleave(state["nested_blocksize"])
-    scales: Tensor = values * of_block[: len(values)] + state["nested_offset"]
+        return to_float32(absmax)
+    values = parts.get(_NESTED_MAP)[absmax]
+    of_block = np.repeat(parts.get(_NESTED_ABSMAX), state["nested_blocksize"])
+    scales: Array = values * of_block[: len(values)] + np.float32(state["nested_offset"])
     return scales
 
 
@@ -64,11 +64,10 @@ def _4_bit_rows(parts: Parts, rows: slice) -> Matrix:
     # Bytes and blocks may begin within a row before.
     packed = parts.get("{name}", slice(first // 2, -(-last // 2))).flatten()
     # The first of two codes is the high one.
-    codes = torch.stack((packed >> 4, packed & 15), dim=-1).flatten().int()
-    codes = codes[first % 2 :][: last - first]
-    scales = _scales(parts, state)[first // block : -(-last // block)].repeat_interleave(block)
-    values = parts.get(_MAP)[codes] * scales[first % block :][: last - first]
-    return values.view(-1, columns)
+    codes = in_turn(packed >> 4, packed & 15)[first % 2 :][: last - first]
+    scales = np.repeat(_scales(parts, state)[first // block : -(-last // block)], block)
+    values: Array = parts.get(_MAP)[codes] * scales[first % block :][: last - first]
+    return values.reshape(-1, columns)
 
 
 def _8_bit_tensors(parts: Parts, matrix: Expected) -> tuple[Expected, ...]:
@@ -78,14 +77,14 @@ def _8_bit_tensors(parts: Parts, matrix: Expected) -> tuple[Expected, ...]:
 def _8_bit_rows(parts: Parts, rows: slice) -> Matrix:
     codes = parts.get("{name}", rows)
     # In float64, because the weights are no products with one float32.
-    scales = parts.get("{module}.SCB", rows).double()[:, None] * _STEP
+    scales = parts.get("{module}.SCB", rows).astype(np.float64)[:, None] * _STEP
     return QuantizedRows("int8", codes, scales, codes.shape[1], codes.shape[1])
 
 
 FOUR_BITS = Layout(
     codes="{name}",
     scales=_ABSMAX,
-    dtypes=(torch.uint8,),
+    dtypes=(np.dtype(np.uint8),),
     tensors=_4_bit_tensors,
     read=_4_bit_rows,
     count_rows=lambda parts: int(_state(parts)["shape"][0]),
@@ -93,7 +92,7 @@ FOUR_BITS = Layout(
 EIGHT_BITS = Layout(
     codes="{name}",
     scales="{module}.SCB",
-    dtypes=(torch.int8,),
+    dtypes=(np.dtype(np.int8),),
     tensors=_8_bit_tensors,
     read=_8_bit_rows,
     aside=("{module}.weight_format",),

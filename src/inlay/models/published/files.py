@@ -3,13 +3,14 @@
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
+from typing import Any
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from inlay.core.errors import ModelFileError, UnsupportedModelError
 from inlay.core.model_shape import ModelShape
 from inlay.core.quantization import Quantization
+from inlay.models.float_arrays import Array
 from inlay.models.published.layout import Layout, Parts
 from inlay.models.published.layouts import LAYOUTS
 from inlay.models.published.rows import Matrix
@@ -85,11 +86,11 @@ class QuantizedFiles:
             for number, one in enumerate(self._stored(expected))
         )
 
-    def get_stored(self, name: str, rows: slice) -> Tensor:
+    def get_stored(self, name: str, rows: slice) -> Array:
         """Some rows of a tensor as the files have it."""
         return self._files.get(name, rows)
 
-    def quantize(self, name: str, rows_NK: Tensor) -> tuple[Tensor, Tensor]:
+    def quantize(self, name: str, rows_NK: Array) -> tuple[Array, Array]:
         """Rows of a matrix as codes and scales, each weight the nearest that there is.
 
         Args:
@@ -180,6 +181,6 @@ class StoredTensor:
     number: int | None
     name: str
     shape: tuple[int, ...]
-    dtype: torch.dtype
+    dtype: np.dtype[Any]
     rows_together: int
     matrix_rows: int

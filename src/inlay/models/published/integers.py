@@ -6,43 +6,43 @@ and GPTQModel (`gptq`, `gptq_v2`), and of compressed-tensors.
 
 from functools import partial
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from inlay.core.errors import ModelFileError
 from inlay.core.quantization import integer_form
+from inlay.models.float_arrays import BFLOAT16, Array, to_float32
 from inlay.models.published.layout import Layout, Parts
-from inlay.models.published.rows import Matrix, QuantizedRows, nibbles
+from inlay.models.published.rows import Matrix, QuantizedRows, in_turn, nibbles
 from inlay.models.weight_names import Expected
 
 _WORD = 32
 # AWQ has the even ones of eight neighbours in the low half of a word, then the odd ones.
-_AWQ_PLACES = torch.tensor([0, 4, 1, 5, 2, 6, 3, 7])
+_AWQ_PLACES = np.array([0, 4, 1, 5, 2, 6, 3, 7])
 _BITS = (2, 3, 4, 8)
 
 
-def unpacked(words: Tensor, bits: int) -> Tensor:
+def unpacked(words: Array, bits: int) -> Array:
     """The codes in words `[..., W]`, the first one lowest: uint8 `[..., 32 W / bits]`.
 
     Codes of 3 bits cross the ends of words; 32 of them are three words.
     """
-    data = words.contiguous().view(torch.uint8)
+    data = np.ascontiguousarray(words).view(np.uint8)
     if bits == 8:
         return data
     if bits == 4:
         return nibbles(data)
-    places = torch.arange(8, dtype=torch.uint8)
-    single = (data[..., None] >> places & 1).view(*data.shape[:-1], -1, bits)
-    codes: Tensor = (single << places[:bits]).sum(-1, dtype=torch.uint8)
+    places = np.arange(8, dtype=np.uint8)
+    single = (data[..., None] >> places & 1).reshape(*data.shape[:-1], -1, bits)
+    codes: Array = (single << places[:bits]).sum(axis=-1, dtype=np.uint8)
     return codes
 
 
 def grouped(
-    codes_NK: Tensor,
-    scales_NG: Tensor,
-    zeros_NG: Tensor | None,
+    codes_NK: Array,
+    scales_NG: Array,
+    zeros_NG: Array | None,
     bits: int,
-    order_K: Tensor | None = None,
+    order_K: Array | None = None,
 ) -> Matrix:
     """Rows of integers as kernels have them, or as floats where they have no such.
 
@@ -54,23 +54,25 @@ def grouped(
     columns, count = codes_NK.shape[1], scales_NG.shape[1]
     middle = 1 << (bits - 1)
     group = columns // count
-    if order_K is not None and torch.equal(order_K.long(), torch.arange(columns) // group):
+    if order_K is not None and np.array_equal(order_K, np.arange(columns) // group):
         order_K = None
     form = integer_form(
         bits, -1 if count == 1 else group, symmetric=zeros_NG is None, in_order=order_K is None
     )
     # Groups of lines have no part.
     if form.again or (zeros_NG is not None and columns % 32):
-        order = torch.arange(columns) // group if order_K is None else order_K.long()
-        zeros = middle if zeros_NG is None else zeros_NG.float()[:, order]
-        return (codes_NK.float() - zeros) * scales_NG.float()[:, order]
+        order = np.arange(columns) // group if order_K is None else order_K
+        zeros = np.float32(middle) if zeros_NG is None else to_float32(zeros_NG)[:, order]
+        floats = to_float32(codes_NK) - zeros
+        floats *= to_float32(scales_NG)[:, order]
+        return floats
     if zeros_NG is None:
-        integers = (codes_NK.to(torch.int16) - middle).to(torch.int8)
+        integers = (codes_NK.astype(np.int16) - middle).astype(np.int8)
         return QuantizedRows(form.weight_format, integers, scales_NG, group, columns)
     # In float64 minimum and product are exact, as the difference is in the definition.
-    scales = scales_NG.double()
-    lines = torch.stack((scales, -zeros_NG.double() * scales), dim=-1).flatten(-2)
-    return QuantizedRows(form.weight_format, codes_NK.view(torch.int8), lines, group, columns)
+    scales = scales_NG.astype(np.float64)
+    lines = in_turn(scales, -zeros_NG.astype(np.float64) * scales)
+    return QuantizedRows(form.weight_format, codes_NK.view(np.int8), lines, group, columns)
 
 
 def _groups(parts: Parts, pattern: str, dim: int, columns: int) -> int:
@@ -96,21 +98,26 @@ def _awq_tensors(parts: Parts, matrix: Expected) -> tuple[Expected, ...]:
     )
 
 
-def _awq_unpacked(words: Tensor) -> Tensor:
+def _awq_unpacked(words: Array) -> Array:
     codes = unpacked(words, 4)
-    return codes.view(len(codes), -1, 8)[..., _AWQ_PLACES].flatten(-2)
+    return codes.reshape(len(codes), -1, 8)[..., _AWQ_PLACES].reshape(codes.shape)
 
 
 def _awq_rows(parts: Parts, rows: slice) -> Matrix:
     words = slice(rows.start // 8, -(-rows.stop // 8))
     inside = slice(rows.start - 8 * words.start, rows.stop - 8 * words.start)
-    codes = _awq_unpacked(parts.get("{module}.qweight")[:, words])[:, inside].t().contiguous()
-    scales = parts.get("{module}.scales")[:, rows].t().contiguous()
+    codes = _awq_unpacked(parts.get("{module}.qweight")[:, words])[:, inside]
+    scales = parts.get("{module}.scales")[:, rows]
     zeros = _zeros(_awq_unpacked(parts.get("{module}.qzeros")), 4)
-    return grouped(codes, scales, None if zeros is None else zeros[:, rows].t(), 4)
+    return grouped(
+        np.ascontiguousarray(codes.T),
+        np.ascontiguousarray(scales.T),
+        None if zeros is None else zeros[:, rows].T,
+        4,
+    )
 
 
-def _zeros(of_all: Tensor, bits: int) -> Tensor | None:
+def _zeros(of_all: Array, bits: int) -> Array | None:
     """Zero points, or None where all of a matrix, not of some rows, are the middle."""
     return None if bool((of_all == 1 << (bits - 1)).all()) else of_all
 
@@ -131,18 +138,18 @@ def _gptq_tensors(parts: Parts, matrix: Expected) -> tuple[Expected, ...]:
 def _gptq_rows(parts: Parts, rows: slice, less: int) -> Matrix:
     scales = parts.get("{module}.scales")
     bits = _bits_of(parts, "{module}.qzeros", 1, scales.shape[1])
-    words = parts.get("{module}.qweight")[:, rows].t()
-    zeros = _zeros(unpacked(parts.get("{module}.qzeros"), bits).to(torch.int16) + less, bits)
+    words = parts.get("{module}.qweight")[:, rows].T
+    zeros = _zeros(unpacked(parts.get("{module}.qzeros"), bits).astype(np.int16) + less, bits)
     return grouped(
         unpacked(words, bits),
-        scales[:, rows].t().contiguous(),
-        None if zeros is None else zeros[:, rows].t(),
+        np.ascontiguousarray(scales[:, rows].T),
+        None if zeros is None else zeros[:, rows].T,
         bits,
         _order(parts, "{module}.g_idx", len(scales)),
     )
 
 
-def _order(parts: Parts, pattern: str, groups: int) -> Tensor | None:
+def _order(parts: Parts, pattern: str, groups: int) -> Array | None:
     """The group of each column; None where the files say nothing of that."""
     if not parts.has(pattern):
         return None
@@ -177,9 +184,9 @@ def _packed_rows(parts: Parts, rows: slice) -> Matrix:
     scales, zeros = parts.get("{name}_scale", rows), None
     if parts.has("{name}_zero_point"):
         # Packed down the rows.
-        zeros = _zeros(unpacked(parts.get("{name}_zero_point").t(), bits).t(), bits)
+        zeros = _zeros(unpacked(parts.get("{name}_zero_point").T, bits).T, bits)
     return grouped(
-        codes.contiguous(),
+        np.ascontiguousarray(codes),
         scales,
         None if zeros is None else zeros[rows],
         bits,
@@ -195,15 +202,16 @@ def _is_written(parts: Parts) -> bool:
     return _bits_of(parts, "{name}_packed", 1, columns) == 4
 
 
-def _int4_quantized(parts: Parts, rows_NK: Tensor) -> tuple[Tensor, Tensor]:
+def _int4_quantized(parts: Parts, rows_NK: Array) -> tuple[Array, Array]:
     """A scale is a 7.5th of a group's largest weight, as makers' tools have it."""
     groups = rows_NK.reshape(len(rows_NK), parts.size("{name}_scale")[1], -1)
-    scales = (groups.abs().amax(-1) / 7.5).bfloat16()
-    steps = torch.where(scales > 0, scales, 1.0).float()
-    codes = (groups / steps[..., None]).round().clamp(-8, 7).to(torch.int32).flatten(1) + 8
-    places = 4 * torch.arange(8, dtype=torch.int32)
-    words = (codes.view(len(codes), -1, 8) << places).sum(-1, dtype=torch.int32)
-    return words, scales
+    scales = (np.abs(groups).max(axis=-1) / np.float32(7.5)).astype(BFLOAT16)
+    steps = to_float32(scales)
+    steps = np.where(steps > 0, steps, np.float32(1))
+    codes = np.rint(groups / steps[..., None]).clip(-8, 7).astype(np.int32) + 8
+    places = 4 * np.arange(8, dtype=np.uint32)
+    eights = codes.view(np.uint32).reshape(len(rows_NK), -1, 8) << places
+    return eights.sum(axis=-1, dtype=np.uint32).view(np.int32), scales
 
 
 def _int8_tensors(parts: Parts, matrix: Expected) -> tuple[Expected, ...]:
@@ -218,15 +226,16 @@ def _int8_tensors(parts: Parts, matrix: Expected) -> tuple[Expected, ...]:
 def _int8_rows(parts: Parts, rows: slice) -> Matrix:
     scales = parts.get("{name}_scale")
     count, columns = parts.size("{name}")
-    by_row = scales.reshape(-1, scales.shape[-1] if scales.dim() == 2 else 1).expand(count, -1)
-    codes = (parts.get("{name}", rows).to(torch.int16) + 128).to(torch.uint8)
+    by_row = scales.reshape(-1, scales.shape[-1] if scales.ndim == 2 else 1)
+    by_row = np.broadcast_to(by_row, (count, by_row.shape[1]))
+    codes = (parts.get("{name}", rows).astype(np.int16) + 128).astype(np.uint8)
     return grouped(codes, by_row[rows], None, 8)
 
 
 AWQ = Layout(
     codes="{module}.qweight",
     scales="{module}.scales",
-    dtypes=(torch.int32,),
+    dtypes=(np.dtype(np.int32),),
     tensors=_awq_tensors,
     read=_awq_rows,
     count_rows=lambda parts: parts.size("{module}.scales")[1],
@@ -235,7 +244,7 @@ GPTQ, GPTQ_V2 = (
     Layout(
         codes="{module}.qweight",
         scales="{module}.scales",
-        dtypes=(torch.int32,),
+        dtypes=(np.dtype(np.int32),),
         tensors=_gptq_tensors,
         # The first version of the format has each zero point less 1.
         read=partial(_gptq_rows, less=less),
@@ -246,7 +255,7 @@ GPTQ, GPTQ_V2 = (
 PACKED_4_BITS = Layout(
     codes="{name}_packed",
     scales="{name}_scale",
-    dtypes=(torch.int32,),
+    dtypes=(np.dtype(np.int32),),
     tensors=_packed_tensors,
     read=_packed_rows,
     fits=_is_written,
@@ -255,14 +264,14 @@ PACKED_4_BITS = Layout(
 PACKED = Layout(
     codes="{name}_packed",
     scales="{name}_scale",
-    dtypes=(torch.int32,),
+    dtypes=(np.dtype(np.int32),),
     tensors=_packed_tensors,
     read=_packed_rows,
 )
 INT8 = Layout(
     codes="{name}",
     scales="{name}_scale",
-    dtypes=(torch.int8,),
+    dtypes=(np.dtype(np.int8),),
     tensors=_int8_tensors,
     read=_int8_rows,
     aside=("{module}.input_scale", "{module}.input_zero_point", "{module}.output_scale"),

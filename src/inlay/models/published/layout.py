@@ -2,10 +2,11 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
-import torch
-from torch import Tensor
+import numpy as np
 
+from inlay.models.float_arrays import Array
 from inlay.models.published.rows import Matrix
 from inlay.models.weight_files import WeightFiles
 from inlay.models.weight_names import Expected
@@ -38,11 +39,11 @@ class Parts:
         """Its shape."""
         return self._files.tensors[self.named(pattern)].shape
 
-    def dtype(self, pattern: str) -> torch.dtype:
+    def dtype(self, pattern: str) -> np.dtype[Any]:
         """Its dtype."""
         return self._files.tensors[self.named(pattern)].dtype
 
-    def get(self, pattern: str, rows: slice | None = None) -> Tensor:
+    def get(self, pattern: str, rows: slice | None = None) -> Array:
         """The tensor, to be read only; all of it, or some rows."""
         return self._files.get(self.named(pattern), self.expert if rows is None else rows)
 
@@ -69,12 +70,12 @@ class Layout:
 
     codes: str
     scales: str
-    dtypes: tuple[torch.dtype, ...]
+    dtypes: tuple[np.dtype[Any], ...]
     tensors: Callable[[Parts, Expected], tuple[Expected, ...]]
     read: Callable[[Parts, slice], Matrix]
     fits: Callable[[Parts], bool] = lambda parts: True
     aside: tuple[str, ...] = ()
-    quantize: Callable[[Parts, Tensor], tuple[Tensor, Tensor]] | None = None
+    quantize: Callable[[Parts, Array], tuple[Array, Array]] | None = None
     rows_together: int = 1
     count_rows: Callable[[Parts], int] | None = None
 

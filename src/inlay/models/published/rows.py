@@ -7,16 +7,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from inlay.core.weight_format import WeightFormat, format_named
+from inlay.models.float_arrays import FLOAT8, Array, bits_of, to_float32
 
 # Of zero points, which the kernels hold below 128.
 _MOST_ZERO = 120.0
 # e2m1 by its code: a sign, two bits of exponent, one of mantissa. Source: OCP Microscaling
 # Formats (MX) specification 1.0.
-_E2M1 = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6, 0, -0.5, -1, -1.5, -2, -3, -4, -6])
+_E2M1 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, 0, -0.5, -1, -1.5, -2, -3, -4, -6], np.float32)
 
 
 @dataclass(frozen=True)
@@ -34,8 +34,8 @@ class QuantizedRows:
     """
 
     weight_format: str
-    codes: Tensor
-    scales: Tensor
+    codes: Array
+    scales: Array
     group: int
     columns: int
 
@@ -51,7 +51,9 @@ class QuantizedRows:
         """Some rows, or one of the matrices."""
         return replace(self, codes=self.codes[index], scales=self.scales[index])
 
-    def for_kernels(self) -> tuple[Tensor, Tensor]:
+    # Damaged files hold infinities and NaN: kernels refuse those, and warnings would come before.
+    @np.errstate(invalid="ignore", over="ignore")
+    def for_kernels(self) -> tuple[Array, Array]:
         """As `set_rows_quantized` of the kernels takes them: integers, or bytes as they are, and
         scales in float32, or powers of two in a byte, for each of the kernels' groups.
         """
@@ -59,33 +61,33 @@ class QuantizedRows:
         rows = _in_groups_of(self, held)
         if held.has_zeros:
             codes, scales = _with_zero_points(rows)
-        elif held.is_integer:
-            codes, scales = rows.codes, rows.scales.float()
         else:
-            codes = rows.codes.contiguous().view(torch.uint8)
-            scales = rows.scales if self.weight_format == "mxfp4" else rows.scales.float()
-        return codes.contiguous(), scales.contiguous()
+            codes, scales = bits_of(rows.codes), rows.scales
+            if self.weight_format != "mxfp4":
+                scales = to_float32(scales)
+        return np.ascontiguousarray(codes), np.ascontiguousarray(scales)
 
-    def float(self) -> Tensor:
+    @np.errstate(invalid="ignore", over="ignore")
+    def float(self) -> Array:
         """The weights in float32. Cost: four bytes for each."""
         return _MEANING[self.weight_format.partition(":")[0]](self)
 
 
-Matrix = Tensor | QuantizedRows
+Matrix = Array | QuantizedRows
 
 
-def floats_of(matrix: Matrix) -> Tensor:
+def floats_of(matrix: Matrix) -> Array:
     """The matrix as its file has it, or what its codes mean."""
     return matrix.float() if isinstance(matrix, QuantizedRows) else matrix
 
 
 def columns_of(matrix: Matrix, part: slice) -> Matrix:
     """Some columns, from one group's first up to another's."""
-    if isinstance(matrix, Tensor):
+    if not isinstance(matrix, QuantizedRows):
         return matrix[..., part]
     columns, group = matrix.columns, matrix.group
 
-    def cut(stored: Tensor, of: int, start: int, stop: int) -> Tensor:
+    def cut(stored: Array, of: int, start: int, stop: int) -> Array:
         each = stored.shape[-1]
         return stored[..., start * each // of : stop * each // of]
 
@@ -103,14 +105,19 @@ def columns_of(matrix: Matrix, part: slice) -> Matrix:
     )
 
 
-def nibbles(packed: Tensor) -> Tensor:
+def nibbles(packed: Array) -> Array:
     """The two codes of each byte, the low one first."""
-    return torch.stack((packed & 15, packed >> 4), dim=-1).flatten(-2)
+    return in_turn(packed & 15, packed >> 4)
 
 
-def e2m1(packed: Tensor) -> Tensor:
+def in_turn(*parts: Array) -> Array:
+    """Elements of the last dimension of arrays of one shape, one of each array in turn."""
+    return np.stack(parts, axis=-1).reshape(*parts[0].shape[:-1], -1)
+
+
+def e2m1(packed: Array) -> Array:
     """The two floats of each byte, the low one first, in float32."""
-    return _E2M1[nibbles(packed).int()]
+    return _E2M1[nibbles(packed)]
 
 
 def _in_groups_of(rows: QuantizedRows, held: WeightFormat) -> QuantizedRows:
@@ -120,9 +127,10 @@ def _in_groups_of(rows: QuantizedRows, held: WeightFormat) -> QuantizedRows:
         return rows
     if rows.group < group:
         return _larger_groups(rows, group)
-    starts = torch.arange(0, rows.columns, group) // min(rows.group, rows.columns)
-    pairs = rows.scales.reshape(*rows.scales.shape[:-1], -1, held.scale_columns)
-    return replace(rows, scales=pairs[..., starts, :].flatten(-2), group=group)
+    starts = np.arange(0, rows.columns, group) // min(rows.group, rows.columns)
+    above = rows.scales.shape[:-1]
+    pairs = rows.scales.reshape(*above, -1, held.scale_columns)
+    return replace(rows, scales=pairs[..., starts, :].reshape(*above, -1), group=group)
 
 
 def _larger_groups(rows: QuantizedRows, group: int) -> QuantizedRows:
@@ -131,53 +139,59 @@ def _larger_groups(rows: QuantizedRows, group: int) -> QuantizedRows:
     The others' codes become smaller by as much, which is exact but for those that fall below the
     least normal one: they change by at most 2^-10 of the scale.
     """
-    assert rows.codes.dtype == torch.float8_e4m3fn
-    each = group // rows.group
-    scales = torch.nn.functional.pad(rows.scales, (0, -rows.scales.shape[-1] % each))
-    largest = scales.view(*scales.shape[:-1], -1, each).amax(-1)
-    wide = largest.repeat_interleave(group, -1)[..., : rows.columns]
+    assert rows.codes.dtype == FLOAT8
+    each, above = group // rows.group, rows.scales.shape[:-1]
+    more = (0, -rows.scales.shape[-1] % each)
+    scales = np.pad(rows.scales, [(0, 0)] * len(above) + [more])
+    largest = scales.reshape(*above, -1, each).max(axis=-1)
+    wide = np.repeat(largest, group, axis=-1)[..., : rows.columns]
     # Of nothing but zeros any scale will do.
-    values = rows.float() / torch.where(wide > 0, wide, 1.0)
-    return replace(rows, codes=values.to(rows.codes.dtype), scales=largest, group=group)
+    values = rows.float() / np.where(wide > 0, wide, np.float32(1))
+    return replace(rows, codes=values.astype(FLOAT8), scales=largest, group=group)
 
 
-def _scaled(rows: QuantizedRows) -> Tensor:
-    dtype = torch.promote_types(rows.scales.dtype, torch.float32)
-    wide = rows.scales.to(dtype).repeat_interleave(rows.group, dim=-1)
-    return (rows.codes.to(dtype) * wide[..., : rows.columns]).float()
+def _scaled(rows: QuantizedRows) -> Array:
+    dtype = np.float64 if rows.scales.dtype == np.float64 else np.float32
+    wide = np.repeat(rows.scales.astype(dtype), rows.group, axis=-1)
+    return to_float32(rows.codes.astype(dtype) * wide[..., : rows.columns])
 
 
-def _lines(rows: QuantizedRows) -> Tensor:
+def _lines(rows: QuantizedRows) -> Array:
     scales, minimums = rows.scales[..., 0::2], rows.scales[..., 1::2]
-    codes = rows.codes.to(scales.dtype).reshape(*scales.shape, -1)
-    return (minimums[..., None] + scales[..., None] * codes).flatten(-2).float()
+    codes = rows.codes.astype(scales.dtype).reshape(*scales.shape, -1)
+    values = minimums[..., None] + scales[..., None] * codes
+    return to_float32(values.reshape(*rows.codes.shape))
 
 
-def _with_zero_points(rows: QuantizedRows) -> tuple[Tensor, Tensor]:
+def _with_zero_points(rows: QuantizedRows) -> tuple[Array, Array]:
     """Codes and scales of `(code - zero) * scale`.
 
     Zero points have an end: where a group is so far beside 0, its codes take larger steps, and its
     weights change by at most half a `_MOST_ZERO`-th of it.
     """
     scales, minimums = rows.scales[..., 0::2], rows.scales[..., 1::2]
+    one = scales.dtype.type(1)
     codes = rows.codes
-    least = minimums.abs() / _MOST_ZERO
-    far = scales.abs() < least
+    least = np.abs(minimums) / scales.dtype.type(_MOST_ZERO)
+    far = np.abs(scales) < least
     if far.any():
-        shrink = torch.where(far, scales.abs() / torch.where(far, least, 1.0), 1.0)
+        shrink = np.where(far, np.abs(scales) / np.where(far, least, one), one)
         grouped = codes.reshape(*scales.shape, rows.group) * shrink[..., None]
-        codes = grouped.round().to(torch.int8).flatten(-2)
-        scales = torch.where(far, torch.copysign(least, scales), scales)
-    zeros = torch.where(scales == 0, 0.0, -minimums / scales)
-    return codes, torch.stack((scales, zeros), dim=-1).flatten(-2).float()
+        codes = np.rint(grouped).astype(np.int8).reshape(codes.shape)
+        scales = np.where(far, np.copysign(least, scales), scales)
+    nothing = scales == 0
+    zeros = np.where(nothing, 0 * one, -minimums / np.where(nothing, one, scales))
+    return codes, to_float32(in_turn(scales, zeros))
 
 
-def _mxfp4_floats(rows: QuantizedRows) -> Tensor:
-    values = e2m1(rows.codes).view(*rows.scales.shape, rows.group)
-    return torch.ldexp(values, rows.scales.int()[..., None] - 127).flatten(-2)
+def _mxfp4_floats(rows: QuantizedRows) -> Array:
+    values = e2m1(rows.codes).reshape(*rows.scales.shape, rows.group)
+    exponents = rows.scales.astype(np.int32)[..., None] - 127
+    floats: Array = np.ldexp(values, exponents)
+    return floats.reshape(*rows.scales.shape[:-1], -1)
 
 
-_MEANING: dict[str, Callable[[QuantizedRows], Tensor]] = {
+_MEANING: dict[str, Callable[[QuantizedRows], Array]] = {
     "fp8": _scaled,
     "int8": _scaled,
     "int4": _scaled,

@@ -6,9 +6,9 @@ ModelOpt's files.
 
 from functools import partial
 
-import torch
-from torch import Tensor
+import numpy as np
 
+from inlay.models.float_arrays import FLOAT8, Array, to_float32
 from inlay.models.published.layout import Layout, Parts
 from inlay.models.published.rows import Matrix, QuantizedRows, e2m1
 from inlay.models.weight_names import Expected
@@ -42,19 +42,19 @@ def _block_tensors(parts: Parts, matrix: Expected, scales: str) -> tuple[Expecte
 def _block_rows(parts: Parts, rows: slice, scales: str) -> Matrix:
     first = rows.start // _BLOCK
     by_block = parts.get(scales, slice(first, -(-rows.stop // _BLOCK)))
-    by_row = by_block.repeat_interleave(_BLOCK, dim=0)[rows.start - first * _BLOCK :]
+    by_row = np.repeat(by_block, _BLOCK, axis=0)[rows.start - first * _BLOCK :]
     codes = parts.get("{name}", rows)
     return QuantizedRows(_FP8, codes, by_row[: len(codes)], _BLOCK, codes.shape[1])
 
 
-def _block_quantized(parts: Parts, rows_NK: Tensor) -> tuple[Tensor, Tensor]:
+def _block_quantized(parts: Parts, rows_NK: Array) -> tuple[Array, Array]:
     rows, columns = rows_NK.shape
-    padded = torch.nn.functional.pad(rows_NK, (0, -columns % _BLOCK, 0, -rows % _BLOCK))
-    blocks = padded.view(len(padded) // _BLOCK, _BLOCK, -1, _BLOCK)
-    largest = blocks.abs().amax((1, 3))
-    scales = torch.where(largest > 0, largest / _MOST_E4M3, 1.0)
-    codes = (blocks / scales[:, None, :, None]).flatten(2).flatten(0, 1)[:rows, :columns]
-    return codes.to(torch.float8_e4m3fn), scales
+    padded = np.pad(rows_NK, ((0, -rows % _BLOCK), (0, -columns % _BLOCK)))
+    blocks = padded.reshape(len(padded) // _BLOCK, _BLOCK, -1, _BLOCK)
+    largest = np.abs(blocks).max(axis=(1, 3))
+    scales = np.where(largest > 0, largest / np.float32(_MOST_E4M3), np.float32(1))
+    codes = (blocks / scales[:, None, :, None]).reshape(padded.shape)[:rows, :columns]
+    return codes.astype(FLOAT8), scales
 
 
 def _is_one(size: tuple[int, ...]) -> bool:
@@ -71,8 +71,8 @@ def _row_tensors(parts: Parts, matrix: Expected, scales: str) -> tuple[Expected,
 
 def _row_rows(parts: Parts, rows: slice, scales: str) -> Matrix:
     codes, found = parts.get("{name}", rows), parts.get(scales)
-    by_row = found.reshape(1, 1) if found.numel() == 1 else found.reshape(len(found), -1)[rows]
-    by_row = by_row.expand(len(codes), -1)
+    by_row = found.reshape(1, 1) if found.size == 1 else found.reshape(len(found), -1)[rows]
+    by_row = np.broadcast_to(by_row, (len(codes), by_row.shape[1]))
     columns = codes.shape[1]
     return QuantizedRows(_FP8, codes, by_row, columns // by_row.shape[1], columns)
 
@@ -83,12 +83,12 @@ def _mxfp8_tensors(parts: Parts, matrix: Expected) -> tuple[Expected, ...]:
 
 
 def _is_mxfp8(parts: Parts) -> bool:
-    return parts.dtype("{name}_scale") == torch.uint8
+    return parts.dtype("{name}_scale") == np.uint8
 
 
 def _mxfp8_rows(parts: Parts, rows: slice) -> Matrix:
     codes, exponents = parts.get("{name}", rows), parts.get("{name}_scale", rows)
-    scales = torch.ldexp(torch.ones_like(exponents, dtype=torch.float32), exponents.int() - 127)
+    scales = np.ldexp(np.float32(1), exponents.astype(np.int32) - 127)
     return QuantizedRows(_FP8, codes, scales, _MX_GROUP, codes.shape[1])
 
 
@@ -104,7 +104,9 @@ def _stacked_mxfp4_tensors(parts: Parts, matrix: Expected) -> tuple[Expected, ..
 def _stacked_mxfp4_rows(parts: Parts, rows: slice) -> Matrix:
     codes, scales = parts.get("{name}_blocks"), parts.get("{name}_scales")
     columns = _MX_GROUP * scales.shape[-1]
-    return QuantizedRows("mxfp4", codes.flatten(-2), scales, _MX_GROUP, columns)[rows]
+    return QuantizedRows("mxfp4", codes.reshape(*codes.shape[:-2], -1), scales, _MX_GROUP, columns)[
+        rows
+    ]
 
 
 def _mxfp4_tensors(parts: Parts, matrix: Expected) -> tuple[Expected, ...]:
@@ -133,10 +135,12 @@ def _nvfp4_tensors(parts: Parts, matrix: Expected, codes: str, whole: str) -> tu
 def _nvfp4_rows(parts: Parts, rows: slice, codes: str, whole: str) -> Matrix:
     """As floats: kernels have no scales of groups of 16."""
     values = e2m1(parts.get(codes, rows))
-    scales, of_all = parts.get("{name}_scale", rows).float(), parts.get(whole).float().reshape(())
+    scales = to_float32(parts.get("{name}_scale", rows))
+    of_all = to_float32(parts.get(whole)).reshape(())
     # compressed-tensors has the inverse of what ModelOpt has.
     scales = scales / of_all if whole == _INVERSE else scales * of_all
-    return values * scales.repeat_interleave(_NV_GROUP, dim=-1)
+    values *= np.repeat(scales, _NV_GROUP, axis=-1)
+    return values
 
 
 _INVERSE = "{name}_global_scale"
@@ -145,7 +149,7 @@ FP8_BLOCKS, FP8_BLOCKS_INVERSE = (
     Layout(
         codes="{name}",
         scales=scales,
-        dtypes=(torch.float8_e4m3fn,),
+        dtypes=(FLOAT8,),
         tensors=partial(_block_tensors, scales=scales),
         read=partial(_block_rows, scales=scales),
         fits=partial(_has_blocks, scales=scales),
@@ -159,7 +163,7 @@ FP8_ROWS, FP8_ROWS_INVERSE = (
     Layout(
         codes="{name}",
         scales=scales,
-        dtypes=(torch.float8_e4m3fn,),
+        dtypes=(FLOAT8,),
         tensors=partial(_row_tensors, scales=scales),
         read=partial(_row_rows, scales=scales),
         aside=_OF_ACTIVATIONS,
@@ -169,7 +173,7 @@ FP8_ROWS, FP8_ROWS_INVERSE = (
 MXFP8 = Layout(
     codes="{name}",
     scales="{name}_scale",
-    dtypes=(torch.float8_e4m3fn,),
+    dtypes=(FLOAT8,),
     tensors=_mxfp8_tensors,
     read=_mxfp8_rows,
     fits=_is_mxfp8,
@@ -178,7 +182,7 @@ MXFP8 = Layout(
 STACKED_MXFP4 = Layout(
     codes="{name}_blocks",
     scales="{name}_scales",
-    dtypes=(torch.uint8,),
+    dtypes=(np.dtype(np.uint8),),
     tensors=_stacked_mxfp4_tensors,
     read=_stacked_mxfp4_rows,
 )
@@ -186,10 +190,10 @@ NVFP4, NVFP4_OF_MODELOPT = (
     Layout(
         codes=codes,
         scales="{name}_scale",
-        dtypes=(torch.uint8,),
+        dtypes=(np.dtype(np.uint8),),
         tensors=partial(_nvfp4_tensors, codes=codes, whole=whole),
         read=partial(_nvfp4_rows, codes=codes, whole=whole),
-        fits=lambda parts: parts.dtype("{name}_scale") == torch.float8_e4m3fn,
+        fits=lambda parts: parts.dtype("{name}_scale") == FLOAT8,
         aside=_OF_ACTIVATIONS,
     )
     for codes, whole in (("{name}_packed", _INVERSE), ("{name}", "{name}_scale_2"))
@@ -197,7 +201,7 @@ NVFP4, NVFP4_OF_MODELOPT = (
 MXFP4 = Layout(
     codes="{name}_packed",
     scales="{name}_scale",
-    dtypes=(torch.uint8,),
+    dtypes=(np.dtype(np.uint8),),
     tensors=_mxfp4_tensors,
     read=_mxfp4_rows,
     aside=_OF_ACTIVATIONS,

@@ -1,7 +1,5 @@
 """PyTorch with the weights that packed codes mean: what the GPU's operations are compared with."""
 
-import torch
-
 from inlay.models.native_ops import NativeOps
 from inlay.models.ops import ExpertTensors
 from inlay.models.torch_ops import TorchOps
@@ -20,10 +18,11 @@ class Meant(TorchOps):
 
     def pack_linear(self, parts_NM, bias_parts_N, weight_format):
         meant = self._host.pack_linear(parts_NM, (), weight_format).weight.dequantize()
-        return super().pack_linear([torch.from_numpy(meant)], bias_parts_N, "float32")
+        return super().pack_linear([meant], bias_parts_N, "float32")
 
     def pack_heads(self, parts_HNK, weight_format):
-        meant = [self.pack_linear([part], (), weight_format).weight_NM for part in parts_HNK]
+        packed = (self._host.pack_linear([part], (), weight_format) for part in parts_HNK)
+        meant = [one.weight.dequantize() for one in packed]
         return super().pack_heads(meant, "float32")
 
     def new_experts(self, experts, hidden, width, weight_format, *, biases=False):
@@ -34,5 +33,4 @@ class Meant(TorchOps):
         width, hidden = tensors.gate_FM.shape
         host = self._host.new_experts(1, hidden, width, self._format)
         self._host.set_expert(host, 0, tensors._replace(biases=None))
-        meant = (torch.from_numpy(of) for of in host.dequantize(0))
-        super().set_expert(experts, number, ExpertTensors(*meant, tensors.biases))
+        super().set_expert(experts, number, ExpertTensors(*host.dequantize(0), tensors.biases))

@@ -55,7 +55,7 @@ def expected_sum(x_TM, experts, ids_TK, routing_TK, out_TM, activation, pairs=No
         for place, matrix in enumerate(("gate", "up", "down")):
             if pairs and (expert, matrix) in pairs:
                 a, b, scale = pairs[expert, matrix]
-                matrices[place] += (scale * (b @ a)).to(x_TM)
+                matrices[place] += torch.from_numpy(scale * (b @ a)).to(x_TM)
         gate, up, down = matrices
         biases = [0.0, 0.0, 0.0]
         if experts.biases() is not None:

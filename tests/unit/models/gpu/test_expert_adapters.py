@@ -29,7 +29,7 @@ def pairs_of(seed, rank, *, experts=range(EXPERTS), matrices=ALL, hidden=HIDDEN,
         for expert in experts:
             a = rng.standard_normal((rank, inputs), dtype=np.float32) / inputs**0.5
             b = rng.standard_normal((outputs, rank), dtype=np.float32) / rank**0.5
-            found[expert, matrix] = (torch.from_numpy(a), torch.from_numpy(b), 0.7)
+            found[expert, matrix] = (a, b, 0.7)
     return found
 
 
