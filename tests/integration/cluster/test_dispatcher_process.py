@@ -167,8 +167,10 @@ def test_a_stopped_instance_is_left_in_seconds(start: Callable[..., Any], texts:
 
 def test_requests_wait_for_an_instance_that_starts(start: Callable[..., Any]) -> None:
     instance = start(RunningInstance, "a")
+    instance.send(signal.SIGSTOP)  # it starts faster than the dispatcher
     dispatcher = start(RunningDispatcher, [instance.member], instance_wait_s=60.0)
     assert httpx.get(dispatcher.url + "/health").status_code == 503
+    instance.send(signal.SIGCONT)
     assert answer(dispatcher.url, max_tokens=3)
 
 
