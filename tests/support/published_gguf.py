@@ -19,7 +19,7 @@ NAMES = {
     "ernie4_5": "ernie4_5", "ernie4_5_moe": "ernie4_5-moe", "gemma2": "gemma2",
     "gemma3_text": "gemma3", "granite": "granite",
     "granitemoe": "granitemoe", "minimax_m2": "minimax-m2", "ministral3": "mistral3",
-    "olmo2": "olmo2", "olmoe": "olmoe", "phi3": "phi3", "qwen2_moe": "qwen2moe",
+    "olmo2": "olmo2", "olmo3": "olmo2", "olmoe": "olmoe", "phi3": "phi3", "qwen2_moe": "qwen2moe",
     "seed_oss": "seed_oss", "smollm3": "smollm3",
 }  # fmt: skip
 # The two of a rotated pair lie side by side, unlike in their makers' files.
@@ -95,6 +95,9 @@ def _metadata(config: dict[str, Any], name: str) -> dict[str, Any]:
         given["attention.temperature_scale"] = rope["llama_4_scaling_beta"]
     if rope["rope_type"] == "longrope":
         given["rope.scaling.original_context_length"] = rope["original_max_position_embeddings"]
+    if config["model_type"] == "olmo3":
+        windows = [kind == "sliding_attention" for kind in config["layer_types"]]
+        given["attention.sliding_window_pattern"] = windows
     if config["model_type"] == "minimax_m2":
         given["expert_gating_func"] = 2
         given["expert_feed_forward_length"] = config["intermediate_size"]

@@ -68,7 +68,8 @@ class Architecture:
         window_start_key: config key with the number of leading layers that have no window.
         window_period_key: config key of a number n; where config.json names no kinds of layers,
             each n-th one has no window, all others have one.
-        window_rope: layers with a window rotate by `rope_local_base_freq`, unstretched.
+        window_rope: layers with a window rotate unstretched, and by `rope_local_base_freq` where
+            config.json has it.
         unrotated_period_key: config key of a number n: each n-th layer is not rotated, unless
             `no_rope_layers` says which ones are.
         output_bias: the output projection has a bias: where `attention_bias` is on, never, or as
@@ -323,6 +324,19 @@ ARCHITECTURES: dict[str, Architecture] = {
         window_key="",
     ),
     "olmo2": Architecture(defaults={"rms_norm_eps": 1e-5}, norms="after", qk_norm="whole"),
+    "olmo3": Architecture(
+        defaults={
+            "rms_norm_eps": 1e-5,
+            "rope_theta": 500000.0,
+            "sliding_window": 4096,
+            "sliding_window_pattern": 4,
+        },
+        norms="after",
+        qk_norm="whole",
+        window_key="",
+        window_period_key="sliding_window_pattern",
+        window_rope=True,
+    ),
     "olmoe": Architecture(
         defaults={
             "rms_norm_eps": 1e-5,

@@ -474,7 +474,7 @@ def _read_window_rope(
     """Of layers with a window, where they are not those of the others."""
     if not row.window_rope:
         return None
-    theta = read.number("rope_local_base_freq")
+    theta = read.number("rope_local_base_freq", rope.theta)
     given = _rope_table(config, row, "sliding_attention")
     if isinstance(given, dict) and given is not _rope_table(config, row, "full_attention"):
         if given.get("rope_type", "default") != "default":

@@ -140,6 +140,7 @@ _CLASSES = {
         mlp_name="block_sparse_moe",
     ),
     "olmo2": _Classes(prefix="Olmo2"),
+    "olmo3": _Classes(prefix="Olmo3"),
     "olmoe": _Classes(
         prefix="Olmoe", mixture=("OlmoeSparseMoeBlock",), router=("OlmoeTopKRouter", "Linear")
     ),

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Protocol
 
 from inlay.core.model_shape import ModelShape
+from inlay.models.embedding import Embedding
 from inlay.models.published.files import QuantizedFiles
 from inlay.models.published.rows import Matrix
 from inlay.models.weight_files import Index, WeightFiles
@@ -20,6 +21,10 @@ class Tensors(Protocol):
 
     def get(self, name: str, index: Index = None) -> Matrix:
         """The tensor in memory, to be read only; or one matrix or some rows of it."""
+        ...
+
+    def embedding(self, name: str) -> Embedding:
+        """The tensor as rows that steps read."""
         ...
 
     def give_back(self) -> None:

@@ -24,6 +24,7 @@ from torch import Tensor
 from inlay.core.errors import InlayError
 from inlay.core.units import format_bytes
 from inlay.models.batch import ForwardBatch
+from inlay.models.embedding import Embedding
 from inlay.models.hand_over import HandOverLine
 from inlay.models.host_share import HostShare
 from inlay.models.host_step import HostStep
@@ -78,10 +79,10 @@ class _Part:
     """What a stage has of a recording."""
 
     def __init__(
-        self, stage: Stage, pool: KvPart, rows: int, pages: int, table_VM: Tensor | None
+        self, stage: Stage, pool: KvPart, rows: int, pages: int, embedding: Embedding | None
     ) -> None:
-        self._stage, self._table_VM = stage, table_VM
-        hidden = 0 if table_VM is None else table_VM.shape[1]
+        self._stage, self._embedding = stage, embedding
+        hidden = 0 if embedding is None else embedding.columns
         pairs = [cos_SC.shape[1] for cos_SC, _ in stage.ropes(1)]
         device = pool.data.device
         with torch.inference_mode(mode=False):  # steps with and without that mode write there
@@ -101,7 +102,7 @@ class _Part:
         stage = self._stage
         self._arrived()
         ropes = stage.ropes(int(batch.positions_T.max()) + 1)
-        self._step = self._inputs.load(batch, self._table_VM, ropes)
+        self._step = self._inputs.load(batch, self._embedding, ropes)
         self._arrived = stage.ops.mark()
         stage.ops.take(self._inputs.embedded_TM if before_TM is None else before_TM, self.hidden_TM)
 
@@ -132,7 +133,7 @@ class DecodeGraphs:
     log says why.
 
     Args:
-        table_VM: of embeddings, the host's.
+        embedding: the host's.
         context_tokens: of the longest request that is replayed.
         share: what the host has of the mixture layers.
 
@@ -146,11 +147,11 @@ class DecodeGraphs:
     def __init__(
         self,
         stages: Sequence[Stage],
-        table_VM: Tensor,
+        embedding: Embedding,
         context_tokens: int,
         share: HostShare | None,
     ) -> None:
-        self._stages, self._table_VM, self._share = stages, table_VM, share
+        self._stages, self._embedding, self._share = stages, embedding, share
         self._context_tokens = context_tokens
         self._recorders: list[Recorder] = [stage.ops.recorder() for stage in stages]
         self._recordings: dict[int, _Recording] = {}
@@ -219,9 +220,9 @@ class DecodeGraphs:
 
     def _new(self, size: int, pool: KvPool) -> _Recording:
         line = None if self._share is None else self._share.new_line(size)
-        pages, table_VM = self._pages(pool), self._table_VM
+        pages, embedding = self._pages(pool), self._embedding
         parts = [
-            _Part(stage, part, size, pages, table_VM if stage is self._stages[0] else None)
+            _Part(stage, part, size, pages, embedding if stage is self._stages[0] else None)
             for stage, part in zip(self._stages, pool.parts, strict=True)
         ]
         return _Recording(parts, line)

@@ -164,7 +164,7 @@ class Decoder:
 
             try:
                 self._graphs = decode_graph.DecodeGraphs(
-                    self._stages, weights.embedding_VM, shape.max_context_tokens, share
+                    self._stages, weights.embedding, shape.max_context_tokens, share
                 )
             except InlayError as error:
                 log.info("decode steps are not replayed: %s", error)
@@ -233,7 +233,7 @@ class _Stage:
         work = self._workspace(len(batch.token_ids_T))
         self.step = ops.begin(batch, pool, self.ropes(int(batch.positions_T.max()) + 1))
         if before_TM is None:
-            ops.embed(self._weights.embedding_VM, self.step, work.hidden_TM)
+            ops.embed(self._weights.embedding, self.step, work.hidden_TM)
         else:
             ops.take(before_TM, work.hidden_TM)
         self.run(

@@ -27,6 +27,7 @@ from inlay import kernels
 from inlay.core.errors import ConfigError
 from inlay.core.model_shape import Activation, RouterShape
 from inlay.core.units import format_bytes
+from inlay.models.embedding import Embedding
 from inlay.models.hand_over import HandOverLine
 from inlay.models.ops import AttentionSpec, HostArray
 from inlay.models.rank_group import RankGroup
@@ -191,9 +192,9 @@ class FakeOps(TorchOps):
 
     # Operations, in the order of the stream
 
-    def embed(self, table_VM: Tensor, step: Any, out_TM: Tensor) -> None:
+    def embed(self, embedding: Embedding, step: Any, out_TM: Tensor) -> None:
         """As the protocol says."""
-        self._do(super().embed, table_VM, step, out_TM)
+        self._do(super().embed, embedding, step, out_TM)
 
     def rms_norm(self, x_TM: Tensor, weight_M: Tensor, eps: float, out_TM: Tensor) -> None:
         """As the protocol says."""

@@ -19,6 +19,7 @@ from inlay.core.errors import UnsupportedModelError
 from inlay.core.model_shape import Activation, RouterShape
 from inlay.core.placement import CPU
 from inlay.models.batch import ForwardBatch
+from inlay.models.embedding import Embedding
 from inlay.models.float_arrays import BFLOAT16, bits_of, to_float32
 from inlay.models.hand_over import HandOverLine, Residents, activation_of
 from inlay.models.kv_pool import KvPart
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
     from inlay.models.recorder import Recorder
 
 _GATES = {"silu": kernels.silu_mul, "gelu_tanh": kernels.gelu_mul}
+_PANEL_ROWS = 64
+_PIECE_WEIGHTS = 16 << 20  # that are floats at a time
 _NO_RESIDENTS = "experts in host memory are nowhere else on a CPU"
 
 
@@ -124,10 +127,6 @@ class NativeOps:
         """As the protocol says."""
         return to_float32(values, copy=True)
 
-    def table(self, table_VM: HostArray) -> NDArray[Any]:
-        """The mapped file; bfloat16 as its bits in uint16."""
-        return bits_of(table_VM)
-
     def pack_linear(
         self, parts_NM: Sequence[Matrix], bias_parts_N: Sequence[HostArray], weight_format: str
     ) -> NativeLinear:
@@ -211,13 +210,9 @@ class NativeOps:
         slots_T = slots_of(batch, pool.format.page_tokens)
         return _Step(batch, slots_T, ropes, self._pool_bytes, self._geometry)
 
-    def embed(self, table_VM: NDArray[Any], step: _Step, out_TM: NDArray[np.float32]) -> None:
-        """Gather, then widen."""
-        rows_TM = table_VM.take(step.batch.token_ids_T, axis=0)
-        if rows_TM.dtype == np.uint16:
-            np.left_shift(rows_TM, 16, out=out_TM.view(np.uint32), dtype=np.uint32)
-        else:
-            out_TM[:] = rows_TM
+    def embed(self, embedding: Embedding, step: _Step, out_TM: NDArray[np.float32]) -> None:
+        """As the protocol says."""
+        embedding.gather(step.batch.token_ids_T, out_TM)
 
     def rms_norm(
         self,
@@ -454,8 +449,11 @@ class NativeOps:
 def _set_rows(weight: kernels.LinearWeight, start: int, part: Matrix) -> None:
     if _is_held_as(part, weight.format):
         weight.set_rows_quantized(start, *_held(part))
-    else:
-        weight.set_rows(start, _readable(floats_of(part)))
+        return
+    # Floats of a whole output matrix would take more than the rest of the model.
+    step = max(1, _PIECE_WEIGHTS // _PANEL_ROWS // part.shape[1]) * _PANEL_ROWS
+    for at in range(0, len(part), step):
+        weight.set_rows(start + at, _readable(floats_of(part[at : at + step])))
 
 
 def _is_held_as(part: Matrix, weight_format: str) -> bool:

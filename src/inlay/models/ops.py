@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from inlay import kernels
 from inlay.core.model_shape import Activation, RouterShape
 from inlay.models.batch import ForwardBatch
+from inlay.models.embedding import Embedding
 from inlay.models.hand_over import HandOverLine, Residents
 from inlay.models.kv_pool import KvPart
 from inlay.models.published.rows import Matrix
@@ -144,10 +145,6 @@ class Ops(Protocol):
         """A copy as float32, for norms."""
         ...
 
-    def table(self, table_VM: HostArray) -> Array:
-        """The embedding as `embed` wants it; it stays with the host, mapped from its file."""
-        ...
-
     def pack_linear(
         self, parts_NM: Sequence[Matrix], bias_parts_N: Sequence[HostArray], weight_format: str
     ) -> Linear:
@@ -200,7 +197,7 @@ class Ops(Protocol):
         """
         ...
 
-    def embed(self, table_VM: Array, step: Step, out_TM: Array) -> None:
+    def embed(self, embedding: Embedding, step: Step, out_TM: Array) -> None:
         """Rows of the embedding for the step's tokens."""
         ...
 

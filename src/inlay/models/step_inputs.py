@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from inlay.models.batch import ForwardBatch
+from inlay.models.embedding import Embedding
 from inlay.models.kv_pool import KvPart
 from inlay.models.ops import RopeTables, slots_of
 from inlay.models.recorder import make_current
@@ -63,7 +64,8 @@ class StepInputs:
         self._contexts_B: NDArray[np.int32] = here["contexts"].numpy()
         self._logit_rows_R: NDArray[np.int32] = here["logit_rows"].numpy()
         self._page_table_BP: NDArray[np.int32] = here["pages"].view(rows, pages).numpy()
-        self._embedded_TM = here["embedded"].view(torch.float32).view(rows, hidden)
+        embedded_TM = here["embedded"].view(torch.float32).view(rows, hidden)
+        self._embedded_TM: NDArray[np.float32] = embedded_TM.numpy()
         self.embedded_TM = there["embedded"].view(torch.float32).view(rows, hidden)
         self._there_positions_T = there["positions"]
         starts = np.arange(rows + 1, dtype=np.int32)
@@ -93,12 +95,12 @@ class StepInputs:
         )
 
     def load(
-        self, batch: ForwardBatch, table_VM: Tensor | None, ropes: Sequence[RopeTables]
+        self, batch: ForwardBatch, embedding: Embedding | None, ropes: Sequence[RopeTables]
     ) -> TorchStep:
         """Bring a batch; the buffers' last one has arrived.
 
         Args:
-            table_VM: of embeddings; None: the stage does not begin with tokens.
+            embedding: None: the stage does not begin with tokens.
             ropes: cosines and sines of rotary positions, each `[S, C]`.
 
         Returns:
@@ -119,10 +121,9 @@ class StepInputs:
             buffer[rows:] = 0
         self._logit_rows_R[:wanted] = batch.logit_rows_R
         self._page_table_BP[:rows, :pages] = batch.page_table_BP[:, :pages]
-        if table_VM is not None:
-            ids_T = torch.from_numpy(batch.token_ids_T)
-            self._embedded_TM[:rows].copy_(table_VM.index_select(0, ids_T))
-            self._embedded_TM[rows:].zero_()
+        if embedding is not None:
+            embedding.gather(batch.token_ids_T, self._embedded_TM[:rows])
+            self._embedded_TM[rows:] = 0
         self._there.copy_(self._here, non_blocking=True)
         for tables, outs in zip(ropes, self.step.ropes, strict=True):
             for table_SC, out_T1C in zip(tables, outs, strict=True):

@@ -22,6 +22,7 @@ from inlay.core.tensor_parallel import ALONE, Rank, shape_of_rank
 from inlay.core.weight_format import format_named
 from inlay.models.background import ColdExperts, Loading, Piece
 from inlay.models.checkpoint import Tensors, open_checked, same_content
+from inlay.models.embedding import Embedding
 from inlay.models.float_arrays import to_float32
 from inlay.models.formats import PartFormats, full_name, packed_bytes, part_formats
 from inlay.models.hand_over import Residents
@@ -198,10 +199,9 @@ class TensorWeights:
         backends = {device: ops.name for device, ops in placed.backends.items()}
         return self._shape, self._formats, self._fused, self._rank, placed.placement, backends
 
-    def embedding(self) -> Array:
+    def embedding(self) -> Embedding:
         """As the protocol says."""
-        rows = floats_of(self._tensors.view(self._row.names["embedding"]))
-        return self._placed.first.table(rows)
+        return self._tensors.embedding(self._row.names["embedding"])
 
     def final_norm(self) -> Array:
         """As the protocol says."""

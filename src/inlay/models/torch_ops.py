@@ -21,6 +21,7 @@ from inlay import kernels
 from inlay.core.errors import UnsupportedModelError
 from inlay.core.model_shape import Activation, RouterShape
 from inlay.models.batch import ForwardBatch
+from inlay.models.embedding import Embedding
 from inlay.models.formats import FLOAT_FORMATS
 from inlay.models.hand_over import HandOverLine
 from inlay.models.kv_pool import KvPart
@@ -137,10 +138,6 @@ class TorchOps:
         """As the protocol says."""
         return tensor_of(values).to(self._device, torch.float32, copy=True)
 
-    def table(self, table_VM: HostArray) -> Tensor:
-        """The mapped file."""
-        return tensor_of(table_VM)
-
     def pack_linear(
         self, parts_NM: Sequence[Matrix], bias_parts_N: Sequence[HostArray], weight_format: str
     ) -> TorchLinear:
@@ -223,9 +220,11 @@ class TorchOps:
             logit_rows_R=self.array(batch.logit_rows_R),
         )
 
-    def embed(self, table_VM: Tensor, step: TorchStep, out_TM: Tensor) -> None:
-        """Gather on the host, then widen."""
-        out_TM.copy_(table_VM.index_select(0, torch.from_numpy(step.batch.token_ids_T)))
+    def embed(self, embedding: Embedding, step: TorchStep, out_TM: Tensor) -> None:
+        """Gathered on the host."""
+        rows_TM = np.empty(out_TM.shape, np.float32)
+        embedding.gather(step.batch.token_ids_T, rows_TM)
+        out_TM.copy_(torch.from_numpy(rows_TM))
 
     def rms_norm(self, x_TM: Tensor, weight_M: Tensor, eps: float, out_TM: Tensor) -> None:
         """As the protocol says."""

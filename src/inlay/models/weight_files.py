@@ -21,6 +21,7 @@ from inlay.core.errors import ModelFileError, ModelNotFoundError, UnsupportedMod
 from inlay.core.model_shape import ModelShape
 from inlay.core.shard_content import add_content
 from inlay.core.weight_index import WEIGHT_INDEX
+from inlay.models.embedding import FloatEmbedding
 from inlay.models.float_arrays import BFLOAT16, Array, bits_of
 from inlay.models.os_pages import ReadPages, equal
 from inlay.models.safetensors_file import DTYPES, SafetensorsFile
@@ -161,6 +162,10 @@ class WeightFiles:
     def _bring_in(self, part: Array) -> None:
         first, end = np.lib.array_utils.byte_bounds(part)
         self._pages.bring_in(first, end - first)
+
+    def embedding(self, name: str) -> FloatEmbedding:
+        """The tensor as rows that steps read."""
+        return FloatEmbedding(self.view(name))
 
     def same(self, other: "WeightFiles", name: str, index: int | None = None) -> bool:
         """Whether another directory, opened before, has the same bytes of a tensor, or of one

@@ -148,6 +148,7 @@ WEIGHT_NAMES: dict[str, NameRow] = {
             "ministral3",
             "mistral",
             "olmo2",
+            "olmo3",
             "olmoe",
             "qwen2",
             "qwen3",

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from inlay import kernels
 from inlay.models.background import ColdExperts, Loading
+from inlay.models.embedding import Embedding
 from inlay.models.hand_over import Residents
 from inlay.models.ops import Array, Experts, Linear
 
@@ -101,11 +102,11 @@ class Weights:
     """All weights of one model.
 
     Attributes:
-        embedding_VM: rows per token id, as the files have them.
+        embedding: rows by token id, as the files have them.
         head: output matrix, packed; of tied models from the embedding.
     """
 
-    embedding_VM: Array
+    embedding: Embedding
     layers: tuple[LayerWeights, ...]
     final_norm_M: Array
     head: Linear
@@ -114,7 +115,7 @@ class Weights:
 class WeightSource(Protocol):
     """Where the weights come from, in the order in which they are used."""
 
-    def embedding(self) -> Array:
+    def embedding(self) -> Embedding:
         """Rows per token id."""
         ...
 
@@ -140,8 +141,8 @@ def load_weights(source: WeightSource, layers: int, loading: Loading | None = No
     calls: list[Callable[[], Any]] = [source.embedding, source.final_norm, source.head]
     calls += [partial(source.layer, layer, loading) for layer in range(layers)]
     results = [call() for call in calls] if loading is None else loading.gather(calls)
-    embedding_VM, final_norm_M, head, *of_layers = results
-    return Weights(embedding_VM, tuple(of_layers), final_norm_M, head)
+    embedding, final_norm_M, head, *of_layers = results
+    return Weights(embedding, tuple(of_layers), final_norm_M, head)
 
 
 @dataclass(frozen=True)

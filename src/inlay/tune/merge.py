@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from inlay.core.model_shape import ModelShape
 from inlay.models.adapter import Adapter, AdapterPair
 from inlay.models.checkpoint import Checkpoint
+from inlay.models.embedding import FloatEmbedding
 from inlay.models.float_arrays import Array, to_float32
 from inlay.models.published.rows import Matrix, floats_of
 from inlay.models.weight_files import Index
@@ -69,6 +70,10 @@ class MergedTensors:
         for one, matrix in zip(modules[index or slice(None)], merged, strict=True):
             self._add(one, matrix, slice(None))
         return merged
+
+    def embedding(self, name: str) -> FloatEmbedding:
+        """As `Checkpoint.embedding`."""
+        return FloatEmbedding(floats_of(self.view(name)))
 
     def give_back(self) -> None:
         """As `Checkpoint.give_back`."""

@@ -19,7 +19,7 @@ MODELS = (
 # What Inlay has in the place that KTransformers' code has it in, and transformers does not.
 DEFAULTS = (
     "ernie4_5", "ernie4_5_moe", "gemma2", "gemma3_text", "glm4_moe_lite", "granite", "granitemoe",
-    "minimax_m2", "ministral3", "olmo2", "olmoe", "phi3", "qwen2", "qwen2_moe", "seed_oss",
+    "minimax_m2", "ministral3", "olmo2", "olmo3", "olmoe", "phi3", "qwen2", "qwen2_moe", "seed_oss",
     "smollm3",
 )  # fmt: skip
 OURS = re.compile(r"self_attn\.rotary_emb$")

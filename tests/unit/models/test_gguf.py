@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import gguf
 import numpy as np
 import pytest
 import torch
@@ -13,7 +14,7 @@ from safetensors.torch import load_file, save_file
 
 from inlay.core.errors import ModelFileError, ModelNotFoundError, UnsupportedModelError
 from inlay.models.gguf import gguf_directory
-from inlay.models.gguf.reader import GgufFile
+from inlay.models.gguf.reader import LINK, GgufFile
 from inlay.models.model import load_model
 from inlay.models.source import resolve_model
 from tests.support.gguf_files import TOKENIZER, gguf_and_floats, write_gguf
@@ -28,6 +29,7 @@ FORMATS = {
     Type.F16: "float32",
     Type.BF16: "bfloat16",
     Type.Q8_0: "int8:g32",
+    Type.Q5_0: "int8:g32",
     Type.Q4_0: "int4:g32",
     Type.Q4_1: "uint4:g32",
     Type.Q4_K: "uint4:g32",
@@ -63,7 +65,7 @@ def test_how_it_is_held(tmp_path: Path, kind: Type) -> None:
     [
         (Type.Q4_K, "int4:g32+int8:g32", 1 / 5),
         (Type.Q4_K, "int8:g32", 1 / 250),
-        (Type.Q5_0, "auto", 1 / 250),
+        (Type.Q5_1, "auto", 1 / 250),
     ],
 )
 def test_quantised_again(tmp_path: Path, kind: Type, weight_format: str, share: float) -> None:
@@ -72,6 +74,19 @@ def test_quantised_again(tmp_path: Path, kind: Type, weight_format: str, share: 
     for held, meant in held_and_meant(directory, floats, weight_format=weight_format):
         groups = np.abs(meant).reshape(-1, 32).max(axis=1, keepdims=True)
         assert (np.abs(held - meant).reshape(-1, 32) <= share * groups).all()
+
+
+@pytest.mark.parametrize("kind", [*FORMATS, Type.Q6_K, Type.Q5_1], ids=lambda kind: kind.name)
+def test_rows_of_the_embedding(tmp_path: Path, kind: Type) -> None:
+    """They are what the file means, to the last bit, and none are kept in another form."""
+    directory, _ = gguf_and_floats(tmp_path, kind, MIXTURE)
+    found = GgufFile((directory / LINK).readlink()).tensors["token_embd.weight"]
+    meant = gguf.dequantize(found.data, found.kind)
+    ids = np.array([5, 400, 5, 0], np.int32)
+    rows = np.empty((len(ids), meant.shape[1]), np.float32)
+    embedding = load_model(directory)._decoder._stages[0]._weights.embedding
+    embedding.gather(ids, rows)
+    np.testing.assert_array_equal(rows, meant[ids])
 
 
 def test_formats_of_experts_and_rest(tmp_path: Path) -> None:

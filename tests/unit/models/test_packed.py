@@ -81,7 +81,7 @@ def test_what_a_directory_holds(source: Path, tmp_path: Path) -> None:
 def test_weights_are_mapped(target: Path) -> None:
     """Two loads of one file share its memory, so a load copies nothing."""
     one, other = (load_model(target)._decoder._stages[0]._weights for _ in range(2))
-    assert not one.embedding_VM.flags.owndata and not one.embedding_VM.flags.writeable
+    assert not one.embedding.rows_VM.flags.owndata and not one.embedding.rows_VM.flags.writeable
     for weights in (one, other):
         with pytest.raises(ArgumentError, match="mapped from a file and cannot be changed"):
             weights.head.weight.set_rows(0, torch.zeros(1, 64).numpy())

@@ -110,6 +110,22 @@ CASES: dict[str, dict[str, Any]] = {
         },
     },
     "olmo2": {"num_attention_heads": 4, "num_key_value_heads": 4, "tie_word_embeddings": False},
+    "olmo3": {
+        "num_attention_heads": 4,
+        "num_key_value_heads": 4,
+        "num_hidden_layers": 5,
+        "tie_word_embeddings": False,
+        "sliding_window": 13,
+        "rope_parameters": {
+            "full_attention": {
+                "rope_type": "yarn",
+                "factor": 4.0,
+                "original_max_position_embeddings": 128,
+                "rope_theta": 500000.0,
+            },
+            "sliding_attention": {"rope_type": "default", "rope_theta": 500000.0},
+        },
+    },
     "olmoe": {
         "tie_word_embeddings": False,
         "num_key_value_heads": 4,

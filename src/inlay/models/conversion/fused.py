@@ -6,6 +6,7 @@ import numpy as np
 
 from inlay.core.model_shape import ModelShape
 from inlay.models.checkpoint import Checkpoint, Tensors
+from inlay.models.embedding import Embedding
 from inlay.models.float_arrays import Array
 from inlay.models.published.rows import Matrix, floats_of, in_turn
 from inlay.models.weight_files import Index
@@ -34,6 +35,10 @@ class FusedExperts:
     def view(self, name: str) -> Matrix:
         """As `get`."""
         return self.get(name)
+
+    def embedding(self, name: str) -> Embedding:
+        """As the protocol says."""
+        return self._tensors.embedding(name)
 
     def give_back(self) -> None:
         """As the protocol says."""

@@ -13,7 +13,7 @@ from inlay import kernels
 from inlay.core.errors import ModelFileError
 from inlay.core.model_shape import ModelShape
 from inlay.models.conversion.pieces import PIECE_BYTES, Each, Extent, Piece
-from inlay.models.float_arrays import bits_of, to_float32
+from inlay.models.float_arrays import BFLOAT16, bits_of, to_float32
 from inlay.models.formats import part_formats, stored_bytes
 from inlay.models.native_ops import NativeOps
 from inlay.models.ops import Array
@@ -119,9 +119,8 @@ class PackedProduct:
 
     def _make_table(self, rows: slice) -> Sequence[Array]:
         values = floats_of(self._source.rows("embedding", 0, rows))
-        if self._float_dtype != "bfloat16":
-            values = to_float32(values)
-        return (np.ascontiguousarray(bits_of(values)),)
+        held = BFLOAT16 if self._float_dtype == "bfloat16" else np.float32
+        return (np.ascontiguousarray(bits_of(values.astype(held, copy=False))),)
 
     def _vector(self, name: str, entry: VectorEntry) -> Piece:
         place = self._layout.add_array(name, "float32", (entry.size,))["data"]

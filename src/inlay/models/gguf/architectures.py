@@ -106,6 +106,7 @@ class GgufRow:
         mixture_type: the same for files with experts, where that is another.
         sigmoid_type: the same for files whose router has a sigmoid for each expert.
         growing_type: the same for files whose queries grow with their position.
+        windowed_type: the same for files some of whose layers have a window.
         experts_key: what config.json calls `expert_count`.
         gating: `expert_gating_func` of files that leave it out.
         names: of tensors that are called otherwise than `NAMES` says.
@@ -124,6 +125,7 @@ class GgufRow:
     mixture_type: str = ""
     sigmoid_type: str = ""
     growing_type: str = ""
+    windowed_type: str = ""
     experts_key: str = "n_routed_experts"
     gating: int = SOFTMAX
     names: Mapping[str, str] = field(default_factory=dict)
@@ -181,8 +183,7 @@ ROWS: dict[str, GgufRow] = {
     "minimax-m2": GgufRow(model_type="minimax_m2", experts_key="num_local_experts", gating=SIGMOID),
     "mistral3": GgufRow(model_type="mistral", growing_type="ministral3", paired=True, unread=()),
     "olmo2": GgufRow(
-        model_type="olmo2",
-        unread=("attention.sliding_window",),  # OLMo 3
+        model_type="olmo2", windowed_type="olmo3", unread=("attention.temperature_scale",)
     ),
     "olmoe": GgufRow(model_type="olmoe", experts_key="num_experts"),
     "phi3": GgufRow(

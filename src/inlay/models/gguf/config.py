@@ -27,7 +27,7 @@ _FORMATS = {
     Type.Q4_1: "uint4:g32",
 }
 _SMALLEST = "int4:g32"
-_HEAD = NAMES["head"]
+_HEAD, _EMBEDDING = NAMES["head"], NAMES["embedding"]
 _MODEL = "model"
 _YARN_KEYS = {
     "yarn_beta_fast": "beta_fast",
@@ -95,6 +95,7 @@ def config_of(file: GgufFile) -> dict[str, Any]:
     config["mlp_bias"] = "blk.0.ffn_up.bias" in file.tensors
     if not config.get("sliding_window"):
         config.pop("sliding_window", None)  # zero says that there is none
+    config |= _window_pattern(file, given, config["num_hidden_layers"])
     if row.score_widths is not None:
         width = row.score_widths.get(config["num_hidden_layers"], config.get("head_dim"))
         config["query_pre_attn_scalar"] = width
@@ -109,6 +110,22 @@ def config_of(file: GgufFile) -> dict[str, Any]:
         if (token := file.metadata.get(f"tokenizer.ggml.{key}_token_id")) is not None:
             config[ours] = int(token)
     return config
+
+
+def _window_pattern(file: GgufFile, given: Mapping[str, Any], layers: int) -> dict[str, Any]:
+    """Which layers have a window, where metadata say so: each but every n-th one, or a list."""
+    pattern = given.get("attention.sliding_window_pattern")
+    if pattern is None:
+        return {}
+    if isinstance(pattern, list) and len(pattern) >= layers:
+        kinds = ["sliding_attention" if windowed else "full_attention" for windowed in pattern]
+        return {"layer_types": kinds[:layers]}
+    if isinstance(pattern, int) and not isinstance(pattern, bool) and pattern > 0:
+        return {"sliding_window_pattern": pattern}
+    raise ModelFileError(
+        f"{file.files[0]}: attention.sliding_window_pattern is {str(pattern)[:80]}, neither a "
+        f"number nor a list for {layers} layers: download it again"
+    )
 
 
 def _model_type(
@@ -128,6 +145,8 @@ def _model_type(
         return row.mixture_type
     if row.growing_type and "attention.temperature_scale" in given:
         return row.growing_type
+    if row.windowed_type and given.get("attention.sliding_window"):
+        return row.windowed_type
     return row.model_type
 
 
@@ -157,7 +176,7 @@ def _head_sizes(given: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str
 
 def _quantization(file: GgufFile) -> dict[str, Any]:
     """The format of most weights, of most beside the experts where there are such, and of the
-    output matrix; of a tied one, the embedding's dtype.
+    output matrix, or the embedding that is it.
     """
     matrices = {name: tensor for name, tensor in file.tensors.items() if len(tensor.shape) > 1}
     experts = [tensor for name, tensor in matrices.items() if "_exps." in name]
@@ -166,7 +185,7 @@ def _quantization(file: GgufFile) -> dict[str, Any]:
         "quant_method": "gguf",
         "weight_format": _format_of(experts or rest),
         "rest": _format_of(rest),
-        "head": _format_of([matrices[_HEAD]]) if _HEAD in matrices else "bfloat16",
+        "head": _format_of([matrices[_HEAD if _HEAD in matrices else _EMBEDDING]]),
     }
 
 

@@ -16,9 +16,10 @@ from gguf import GGMLQuantizationType as Type
 from inlay.core.architectures import ARCHITECTURES
 from inlay.core.errors import ModelFileError, UnsupportedModelError
 from inlay.core.model_shape import ModelShape
+from inlay.models.embedding import BlockEmbedding
 from inlay.models.float_arrays import BFLOAT16, Array, to_float32
 from inlay.models.gguf.architectures import KEYS_UP, NAMES, ROWS, VALUES_UP
-from inlay.models.gguf.reader import LINK, GgufFile
+from inlay.models.gguf.reader import LINK, GgufFile, GgufTensor
 from inlay.models.os_pages import ReadPages
 from inlay.models.published.rows import Matrix, QuantizedRows, floats_of, in_turn
 from inlay.models.weight_files import Index
@@ -198,8 +199,21 @@ class GgufTensors:
         return _halves(self._file.tensors[tensor].shape[0], paired[0])
 
     def view(self, name: str) -> Matrix:
-        """As `get`: nothing but its bytes could be viewed."""
+        """As `get`, since nothing but its bytes could be viewed; the embedding as floats."""
+        place = self._places[name]
+        if place.tensor == self._names["embedding"] and self.is_bfloat16(name):
+            return self._table(place.tensor)
         return self.get(name)
+
+    def embedding(self, name: str) -> BlockEmbedding:
+        """As `WeightFiles.embedding`."""
+        tensor = self._file.tensors[self._places[name].tensor]
+        columns = tensor.shape[-1]
+
+        def decode(data: Bytes) -> Array:
+            return floats_of(_decoded(tensor, data))
+
+        return BlockEmbedding(tensor.data, columns, decode)
 
     def give_back(self) -> None:
         """As `WeightFiles.give_back`."""
@@ -216,25 +230,20 @@ class GgufTensors:
             whole = np.concatenate((keys.swapaxes(1, 2), values), axis=1)
             whole = whole.reshape(-1, whole.shape[-1])
             return whole if index is None else whole[index]
-        if place.tensor == self._names["embedding"] and self.is_bfloat16(name):
-            return self._table(place.tensor, index)
         if place.in_one_row:
             return floats_of(self._read(place.tensor)).reshape(1, -1)[index or slice(None)]
         if place.offset:
             return floats_of(self._read(place.tensor, rows=index)) - np.float32(place.offset)
         return self._read(place.tensor, place.expert, index)
 
-    def _table(self, name: str, rows: slice | None) -> Array:
-        """Rows in bfloat16, some at a time: float32 of all would be twice what is held."""
+    def _table(self, name: str) -> Array:
+        """Rows in bfloat16, made some at a time: float32 of all would be twice that."""
         count, columns = self._file.tensors[name].shape
-        first, last, _ = (rows or slice(None)).indices(count)
-        table = np.empty((last - first, columns), BFLOAT16)
+        table = np.empty((count, columns), BFLOAT16)
         step = max(1, _PIECE_BYTES // columns)
-        for start in range(first, last, step):
-            piece = slice(start, min(last, start + step))
-            table[piece.start - first : piece.stop - first] = floats_of(
-                self._read(name, rows=piece)
-            )
+        for start in range(0, count, step):
+            piece = slice(start, min(count, start + step))
+            table[piece] = floats_of(self._read(name, rows=piece))
         return table
 
     def _read(self, name: str, expert: int | None = None, rows: slice | None = None) -> Matrix:
@@ -248,10 +257,7 @@ class GgufTensors:
                 f"{self._file.files[0]}: tensor {name} cannot be read ({error}): download the "
                 "file again"
             ) from error
-        read = _CODES.get(tensor.kind)
-        if read is not None:
-            return read(data, tensor.shape[-1])
-        return _floats(name, data, tensor.kind)
+        return _decoded(tensor, data)
 
     def fingerprint(self, shape: ModelShape) -> str:
         """As that of `WeightFiles`: sizes, heads of the files, and samples of their data."""
@@ -302,6 +308,14 @@ def _halves(rows: int, heads: int) -> Array:
     return numbers.swapaxes(1, 2).reshape(-1)
 
 
+def _decoded(tensor: GgufTensor, data: Bytes) -> Matrix:
+    """Some rows of a tensor: their codes where kernels hold such, else floats."""
+    read = _CODES.get(tensor.kind)
+    if read is not None:
+        return read(data, tensor.shape[-1])
+    return _floats(tensor.name, data, tensor.kind)
+
+
 def _floats(name: str, data: Bytes, kind: Type) -> Array:
     try:
         values = gguf.dequantize(data, kind)
@@ -315,6 +329,17 @@ def _floats(name: str, data: Bytes, kind: Type) -> Array:
 def _q8_0(data: Bytes, columns: int) -> QuantizedRows:
     blocks = _blocks(data, columns, 34)
     codes = np.ascontiguousarray(blocks[..., 2:]).view(np.int8)
+    return _rows("int8:g32", codes, _float16(blocks), columns)
+
+
+def _q5_0(data: Bytes, columns: int) -> QuantizedRows:
+    """Its codes have 5 bits, and scales as those of `_q8_0`."""
+    blocks = _blocks(data, columns, 22)
+    codes = _nibbles(blocks[..., 6:], _HALF_GROUP)
+    # Bit i of four bytes is the fifth of code i.
+    fifth = np.unpackbits(np.ascontiguousarray(blocks[..., 2:6]), axis=-1, bitorder="little")
+    codes |= (fifth << 4).view(np.int8)
+    codes -= 16
     return _rows("int8:g32", codes, _float16(blocks), columns)
 
 
@@ -399,6 +424,7 @@ def _rows(weight_format: str, codes: Any, scales: Array, columns: int) -> Quanti
 
 _CODES: dict[Type, Callable[[Bytes, int], QuantizedRows]] = {
     Type.Q8_0: _q8_0,
+    Type.Q5_0: _q5_0,
     Type.Q4_0: _q4_0,
     Type.Q4_1: _q4_1,
     Type.Q4_K: _q4_k,

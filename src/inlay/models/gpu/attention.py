@@ -53,6 +53,7 @@ def attention(
     *,
     scale: float,
     window: int = 0,
+    softcap: float = 0.0,
     sinks_H: Tensor | None = None,
     value_dim: int = 0,
     pieces: int | None = None,
@@ -67,6 +68,7 @@ def attention(
         out_THV: float32, contiguous in V, apart from q.
         scale: of the scores.
         window: tokens that a query sees, 0 for all.
+        softcap: bounds the scores, `softcap * tanh(score / softcap)`; 0: they are not bounded.
         sinks_H: float32, a score for each head that takes part in the softmax alone.
         value_dim: in latent attention the leading elements of a key that are its value; 0: values
             are the second plane.
@@ -118,7 +120,8 @@ def attention(
         paged.data.stride(4),
         *q_THD.stride()[:2],
         *out_THV.stride()[:2],
-        scale * _LOG2_E,
+        scale * _LOG2_E * (2 / softcap if softcap else 1),
+        softcap * _LOG2_E,
         window,
         page_tokens,
         pieces,
@@ -133,6 +136,7 @@ def attention(
         REST_2=max(16, triton.next_power_of_2(head_dim - main_dim)),
         LATENT=value_dim > 0,
         SINGLE=single,
+        BOUNDED=softcap > 0,
         OPERAND=_DTYPES[paged.data.dtype] if q_THD.is_cuda else tl.float32,
         num_warps=8 if wide else 4,
         num_stages=2,
@@ -178,6 +182,7 @@ def _attend(
     out_row,
     out_head,
     scale,
+    bound,
     window,
     page_tokens,
     pieces,
@@ -192,6 +197,7 @@ def _attend(
     REST_2: tl.constexpr,
     LATENT: tl.constexpr,
     SINGLE: tl.constexpr,
+    BOUNDED: tl.constexpr,
     OPERAND: tl.constexpr,
 ):
     BLOCK_QUERIES: tl.constexpr = BLOCK_ROWS // BLOCK_HEADS
@@ -258,7 +264,11 @@ def _attend(
         seen = (behind >= 0) & (n < until)[None, :]
         if window > 0:
             seen = seen & (behind < window)
-        scores = tl.where(seen, scores * scale, -1e30)
+        scores *= scale
+        if BOUNDED:
+            # tanh(x) is 1 - 2 / (exp(2 x) + 1); `scale` has the 2 and what makes it a power of 2.
+            scores = bound * (1.0 - 2.0 / (tl.exp2(scores) + 1.0))
+        scores = tl.where(seen, scores, -1e30)
         new_best = tl.maximum(best, tl.max(scores, 1))
         weights = tl.where(seen, tl.exp2(scores - new_best[:, None]), 0.0)
         shrink = tl.exp2(best - new_best)

@@ -210,12 +210,7 @@ class GpuOps(TorchOps):
     def attention(
         self, q_THD: Tensor, spec: AttentionSpec, step: TorchStep, out_THD: Tensor
     ) -> None:
-        """As the protocol says; reads the pool's pages where they are. Bounded scores are
-        PyTorch's.
-        """
-        if spec.softcap:
-            super().attention(q_THD, spec, step, out_THD)
-            return
+        """As the protocol says; reads the pool's pages where they are."""
         attend(
             q_THD,
             Paged(
@@ -228,6 +223,7 @@ class GpuOps(TorchOps):
             out_THD,
             scale=spec.scale,
             window=spec.window,
+            softcap=spec.softcap,
             sinks_H=spec.sinks_H,
             value_dim=spec.value_dim,
         )

@@ -10,10 +10,11 @@ import numpy as np
 from inlay.core.errors import ModelFileError, UnsupportedModelError
 from inlay.core.model_shape import ModelShape
 from inlay.core.quantization import Quantization
+from inlay.models.embedding import FloatEmbedding
 from inlay.models.float_arrays import Array
 from inlay.models.published.layout import Layout, Parts
 from inlay.models.published.layouts import LAYOUTS
-from inlay.models.published.rows import Matrix
+from inlay.models.published.rows import Matrix, floats_of
 from inlay.models.weight_files import Index, WeightFiles
 from inlay.models.weight_names import Expected
 
@@ -128,6 +129,10 @@ class QuantizedFiles:
     def view(self, name: str) -> Matrix:
         """As `WeightFiles.view`; what is quantised is read."""
         return self._files.view(name) if self._layout(name) is None else self.get(name)
+
+    def embedding(self, name: str) -> FloatEmbedding:
+        """As `WeightFiles.embedding`; what is quantised is read."""
+        return FloatEmbedding(floats_of(self.view(name)))
 
     def give_back(self) -> None:
         """As `WeightFiles.give_back`."""

@@ -30,7 +30,7 @@ def problem(requests, heads, kv_heads, head_dim, value_dim, device, *, page_toke
     return paged, torch.from_numpy(q).to(device)
 
 
-def expected_rows(q_THD, paged, scale, window, sinks_H, value_dim):
+def expected_rows(q_THD, paged, scale, window, sinks_H, value_dim, softcap=0.0):
     data = paged.data.double()
     shared_by = q_THD.shape[1] // data.shape[4]
     rows = []
@@ -47,6 +47,8 @@ def expected_rows(q_THD, paged, scale, window, sinks_H, value_dim):
             seen = slice(since, position + 1)
             q = q_THD[starts[b] + i].double()
             scores = torch.einsum("hd,nhd->hn", q, k[seen]) * scale
+            if softcap:
+                scores = softcap * (scores / softcap).tanh()
             if sinks_H is not None:
                 scores = torch.cat((scores, sinks_H.double()[:, None]), dim=1)
             weights = scores.softmax(-1)[:, : position + 1 - since]

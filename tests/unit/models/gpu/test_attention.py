@@ -16,6 +16,7 @@ def check(
     head_dim=32,
     value_dim=0,
     window=0,
+    softcap=0.0,
     sinks=False,
     pieces=None,
     page_tokens=16,
@@ -28,10 +29,10 @@ def check(
     out_THV = torch.full((len(q_THD), heads, value_dim or head_dim), torch.nan, device=device)
     scale = head_dim**-0.5
     attention(
-        q_THD, paged, out_THV, scale=scale, window=window, sinks_H=sinks_H, value_dim=value_dim,
-        pieces=pieces,
+        q_THD, paged, out_THV, scale=scale, window=window, softcap=softcap, sinks_H=sinks_H,
+        value_dim=value_dim, pieces=pieces,
     )  # fmt: skip
-    expected = expected_rows(q_THD, paged, scale, window, sinks_H, value_dim)
+    expected = expected_rows(q_THD, paged, scale, window, sinks_H, value_dim, softcap)
     rounded = device.type == "cuda" and dtype != torch.float32
     torch.testing.assert_close(out_THV, expected, rtol=0, atol=2e-2 if rounded else 2e-5)
 
@@ -56,6 +57,13 @@ def test_contexts_in_pieces(requests, pieces, sinks, device):
 @pytest.mark.parametrize(("window", "pieces"), [(1, 1), (17, 3), (64, 1), (500, 2)])
 def test_windows_and_sinks(window, pieces, device):
     check(MIXED, device, window=window, pieces=pieces, sinks=True)
+
+
+@pytest.mark.parametrize(("softcap", "pieces"), [(0.3, 1), (2.0, 3), (50.0, 2)])
+def test_bounded_scores(softcap, pieces, device):
+    """As Gemma 2 has them; the least bound changes nearly all of them."""
+    check(MIXED, device, softcap=softcap, pieces=pieces, window=17)
+    check(SINGLE, device, softcap=softcap, pieces=pieces)
 
 
 @pytest.mark.parametrize(("requests", "pieces"), [(MIXED, 1), (SINGLE, 1), (SINGLE, 4)])
