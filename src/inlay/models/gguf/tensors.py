@@ -84,34 +84,36 @@ class GgufTensors:
     def __init__(self, directory: Path, shape: ModelShape) -> None:
         """Open the file of a directory that `gguf_directory` made. Raises as `GgufFile`."""
         # Its link leads to the name that says which part of a model it is.
-        self._file, self._shape = GgufFile((directory / LINK).readlink()), shape
-        self._row = ROWS[self._file.metadata["general.architecture"]]
+        file = GgufFile((directory / LINK).readlink())
+        # Not all of the file: its vocabulary takes some 20 MiB.
+        self._files, self._tensors, self._shape = file.files, file.tensors, shape
+        self._row = ROWS[file.metadata["general.architecture"]]
         self._names = {**NAMES, **self._row.names}
-        self._places = _places(shape, self._names, self._file)
+        self._places = _places(shape, self._names, file.tensors)
         self._pages = ReadPages()
 
     @property
     def files(self) -> list[Path]:
         """All parts, in order."""
-        return self._file.files
+        return self._files
 
     def holds(self, name: str) -> bool:
         """Whether it is there."""
-        return name in self._places and self._places[name].tensor in self._file.tensors
+        return name in self._places and self._places[name].tensor in self._tensors
 
     def is_bfloat16(self, name: str) -> bool:
         """Whether bfloat16 holds as much as the file does of a tensor."""
-        kind = self._file.tensors[self._places[name].tensor].kind
+        kind = self._tensors[self._places[name].tensor].kind
         return kind not in (Type.F32, Type.F16)
 
     def check(self, expected: Iterable[Expected], optional: Iterable[str]) -> None:
         """As `WeightFiles.check`."""
-        file = self._file.files[0]
+        file = self._files[0]
         known = set(_IGNORED)
         for one in expected:
             for there, size in self._stored(one):
                 known.add(there)
-                tensor = self._file.tensors.get(there)
+                tensor = self._tensors.get(there)
                 if tensor is None:
                     raise ModelFileError(
                         f"{file} lacks {there}: the download is incomplete, or the file is damaged"
@@ -122,7 +124,7 @@ class GgufTensors:
                         f"{list(size)}"
                     )
         known |= {self._places[one].tensor for one in optional if one in self._places}
-        surplus = [name for name in self._file.tensors if name not in known]
+        surplus = [name for name in self._tensors if name not in known]
         if surplus := [name for name in surplus if not self._is_left_out(name)]:
             raise UnsupportedModelError(
                 f"{file} holds {surplus[0]} ({len(surplus)} tensors more than it should), which "
@@ -136,7 +138,7 @@ class GgufTensors:
             return [(place.tensor, (shape.experts, *one.shape))]
         if place.in_one_row:
             # The converter leaves the row away, or not.
-            there = self._file.tensors.get(place.tensor)
+            there = self._tensors.get(place.tensor)
             is_row = there is not None and len(there.shape) == 1
             return [(place.tensor, one.shape[1:] if is_row else one.shape)]
         if not place.values or shape.mla is None:
@@ -173,10 +175,10 @@ class GgufTensors:
         found = [self._part(_Place(place.tensor), keys), self._part(_Place(place.values), values)]
         layer = _LAYER.match(place.tensor)
         older = self._names["kv_up"].format(layer=layer[1] if layer else "")
-        return found + [self._part(_Place(older)) for _ in {older} & self._file.tensors.keys()]
+        return found + [self._part(_Place(older)) for _ in {older} & self._tensors.keys()]
 
     def _part(self, place: _Place, take: Callable[[Array], Array] | None = None) -> GgufPart:
-        tensor = self._file.tensors[place.tensor]
+        tensor = self._tensors[place.tensor]
         count = self._shape.experts if place.expert is not None else 1
         rows = prod(tensor.shape[:-1]) // count
         size = tensor.data.nbytes // count
@@ -196,7 +198,7 @@ class GgufTensors:
         paired = [count for part, count in heads.items() if part in tensor]
         if not self._row.paired or not paired:
             return None
-        return _halves(self._file.tensors[tensor].shape[0], paired[0])
+        return _halves(self._tensors[tensor].shape[0], paired[0])
 
     def view(self, name: str) -> Matrix:
         """As `get`, since nothing but its bytes could be viewed; the embedding as floats."""
@@ -207,7 +209,7 @@ class GgufTensors:
 
     def embedding(self, name: str) -> BlockEmbedding:
         """As `WeightFiles.embedding`."""
-        tensor = self._file.tensors[self._places[name].tensor]
+        tensor = self._tensors[self._places[name].tensor]
         columns = tensor.shape[-1]
 
         def decode(data: Bytes) -> Array:
@@ -238,7 +240,7 @@ class GgufTensors:
 
     def _table(self, name: str) -> Array:
         """Rows in bfloat16, made some at a time: float32 of all would be twice that."""
-        count, columns = self._file.tensors[name].shape
+        count, columns = self._tensors[name].shape
         table = np.empty((count, columns), BFLOAT16)
         step = max(1, _PIECE_BYTES // columns)
         for start in range(0, count, step):
@@ -247,15 +249,14 @@ class GgufTensors:
         return table
 
     def _read(self, name: str, expert: int | None = None, rows: slice | None = None) -> Matrix:
-        tensor = self._file.tensors[name]
+        tensor = self._tensors[name]
         data = tensor.data if expert is None else tensor.data[expert]
         data = data if rows is None else data[rows]
         try:
             self._pages.bring_in(data.ctypes.data, data.nbytes)
         except OSError as error:
             raise ModelFileError(
-                f"{self._file.files[0]}: tensor {name} cannot be read ({error}): download the "
-                "file again"
+                f"{self._files[0]}: tensor {name} cannot be read ({error}): download the file again"
             ) from error
         return _decoded(tensor, data)
 
@@ -263,7 +264,7 @@ class GgufTensors:
         """As that of `WeightFiles`: sizes, heads of the files, and samples of their data."""
         digest = hashlib.blake2b(digest_size=16)
         digest.update(json.dumps(asdict(shape), sort_keys=True).encode())
-        for file in self._file.files:
+        for file in self._files:
             size = file.stat().st_size
             digest.update(size.to_bytes(8, "little"))
             with file.open("rb") as stream:
@@ -273,7 +274,9 @@ class GgufTensors:
         return digest.hexdigest()
 
 
-def _places(shape: ModelShape, patterns: Mapping[str, str], file: GgufFile) -> dict[str, _Place]:
+def _places(
+    shape: ModelShape, patterns: Mapping[str, str], tensors: Mapping[str, GgufTensor]
+) -> dict[str, _Place]:
     """Where each of the makers' names lies."""
     row = names_of(shape)
     names, places = row.names, dict[str, _Place]()
@@ -296,7 +299,7 @@ def _places(shape: ModelShape, patterns: Mapping[str, str], file: GgufFile) -> d
             in_one_row = part == "shared_score" or part in row.in_one_row
             place = _Place(pattern.format(layer=layer), in_one_row=in_one_row, offset=less)
             split = KEYS_UP.format(layer=layer)
-            if part == "kv_up" and split in file.tensors:
+            if part == "kv_up" and split in tensors:
                 place = _Place(split, values=VALUES_UP.format(layer=layer))
             places[names[part].format(layer=layer)] = place
     return places
