@@ -13,6 +13,7 @@ from gguf import GGMLQuantizationType as Type
 from safetensors.torch import load_file, save_file
 
 from inlay.core.errors import ModelFileError, ModelNotFoundError, UnsupportedModelError
+from inlay.models.gguf import directory as directory_module
 from inlay.models.gguf import gguf_directory
 from inlay.models.gguf.reader import LINK, GgufFile
 from inlay.models.model import load_model
@@ -304,3 +305,14 @@ def test_newer_files(tmp_path: Path) -> None:
     file.write_bytes(data[:kind] + b"\xc8" + data[kind + 1 :])
     with pytest.raises(UnsupportedModelError, match="a tensor has type 200, which is not known"):
         gguf_directory(file, cache_dir=tmp_path / "cache")
+
+
+def test_what_an_earlier_release_made_is_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, file = make_tiny_model(tmp_path / "source", "llama"), tmp_path / "model.gguf"
+    write_gguf(source, file, Type.Q8_0, metadata=TOKENIZER)
+    made = [gguf_directory(file, cache_dir=tmp_path / "cache") for _ in range(2)]
+    monkeypatch.setattr(directory_module, "_FORM", directory_module._FORM + 1)
+    later = gguf_directory(file, cache_dir=tmp_path / "cache")
+    assert made[0] == made[1] != later and (later / "config.json").is_file()

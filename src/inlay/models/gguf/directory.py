@@ -14,12 +14,17 @@ from inlay.models.gguf.config import config_of
 from inlay.models.gguf.reader import LINK, GgufFile, parts_of
 from inlay.models.gguf.tokenizer import write_tokenizer
 
+_FORM = 2
+"""Of what is written here. Another number where that changes, so that no release reads what an
+earlier one made.
+"""
+
 
 def gguf_directory(file: Path, *, cache_dir: Path | None = None) -> Path:
     """The directory of a file, made when it is asked for first.
 
     It holds config.json, the tokenizer's files, and a link to the file, whose path, size and time
-    name it: a file that was changed has another one.
+    name it: a file that was changed has another one, and so has one that an earlier release made.
 
     Args:
         file: a GGUF file, or any of those in which a model lies.
@@ -37,7 +42,7 @@ def gguf_directory(file: Path, *, cache_dir: Path | None = None) -> Path:
         raise ModelNotFoundError(f"there is no file {file}")
     file = parts_of(file)[0]
     about = file.stat()
-    named = f"{file} {about.st_size} {about.st_mtime_ns}"
+    named = f"{file} {about.st_size} {about.st_mtime_ns} {_FORM}"
     name = f"{file.stem}-{hashlib.blake2b(named.encode(), digest_size=8).hexdigest()}"
     parent = cache_dir or read_settings().cache_dir / "gguf"
     directory = parent / name
