@@ -103,21 +103,16 @@ def gguf_and_floats(
     config: dict[str, Any],
     *,
     metadata: dict[str, Any] | None = None,
-    rounded_table: bool = True,
     **options: Any,
 ) -> tuple[Path, Path]:
     """The directory of a tiny model's GGUF file, and one with the floats that it stands for.
 
     Args:
         config, metadata, options: of `make_tiny_model` and `write_gguf`.
-        rounded_table: the embedding as models hold it, in bfloat16, where the file has codes.
     """
     source = make_tiny_model(parent / "source", tokenizer="none", **config)
     file, floats = parent / "model.gguf", parent / "floats"
     meant = write_gguf(source, file, kind, metadata=metadata or TOKENIZER, **options)
-    if rounded_table and kind not in (Type.F32, Type.F16):
-        embedding = "model.embed_tokens.weight"
-        meant[embedding] = meant[embedding].bfloat16().float()
     floats.mkdir()
     (floats / "config.json").write_text((source / "config.json").read_text())
     save_file(
