@@ -99,6 +99,7 @@ class _Stream:
         self._calls.put(None)
 
     def _run(self) -> None:
+        torch.get_num_threads()  # else the first products have others than those that follow
         with torch.inference_mode():
             while (call := self._calls.get()) is not None:
                 if isinstance(call, threading.Event):
