@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from inlay.core.deferral import LayerTime, choose_deferred, most_deferred
 from inlay.models.batch import ForwardBatch
-from inlay.models.ops import Array
+from inlay.models.ops import on_host
 
 if TYPE_CHECKING:
     from inlay.models.host_share import HostShare
@@ -94,7 +94,7 @@ def layer_times(model: "Model", pool: "KvPool") -> list[LayerTime]:
             batch = _batch([[0]], [at], pages)
             host_before, began = share.host_s, time.perf_counter()
             computed = share.activations["host"]
-            _on_host(model.forward(batch, pool))
+            on_host(model.forward(batch, pool))
             if at > _UNTIMED_STEPS:  # the first one is the prompt
                 step_s.append(time.perf_counter() - began)
                 host_s.append(share.host_s - host_before)
@@ -117,12 +117,8 @@ def divergence(
     return float(np.concatenate(each).mean())
 
 
-def _on_host(logits_RV: Array) -> NDArray[np.float32]:
-    """Logits, once a device has computed them."""
-    return logits_RV if isinstance(logits_RV, np.ndarray) else logits_RV.cpu().numpy()
-
-
 def _log_probabilities(logits_RV: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Log-softmax of each row."""
     below = logits_RV - logits_RV.max(axis=-1, keepdims=True)
     found: NDArray[np.float32] = below - np.log(np.exp(below).sum(axis=-1, keepdims=True))
     return found
@@ -151,7 +147,7 @@ def _answers(
     with _deferring(model.host_share, deferred):
         for step in range(1 + _ANSWER_TOKENS):
             batch = _batch(new, starts, pages)
-            log_probabilities = _log_probabilities(_on_host(model.forward(batch, pool)))
+            log_probabilities = _log_probabilities(on_host(model.forward(batch, pool)))
             if step:
                 found.append(log_probabilities[goes_on])
             spoken.append(list(said[step]) if said else log_probabilities.argmax(-1).tolist())

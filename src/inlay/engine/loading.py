@@ -3,7 +3,6 @@
 import contextlib
 import logging
 import os
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -106,7 +105,7 @@ def load(config: EngineConfig) -> LoadedModel:
         StoreError: `cache.store` cannot be reached, or `cache.disk` cannot be used.
     """
     on_cpu = _device(config.device) == CPU
-    set_threads(config.threads, config.placement.tensor_parallel if on_cpu else 1)
+    set_threads(config.threads, config.placement.tensor_parallel if on_cpu else 1, on_cpu=on_cpu)
     # First: it takes memory that the pool of pages must not count on, and may fail early.
     store = open_store(config.cache)
     try:
@@ -287,12 +286,15 @@ def _device(name: str) -> str:
     return "cuda" if num_gpus() else CPU
 
 
-def set_threads(threads: int | None, sharing: int = 1) -> None:
-    """Of the kernels: so many, or all processors, divided among the processes that share them."""
+def set_threads(threads: int | None, sharing: int = 1, *, on_cpu: bool) -> None:
+    """Of the kernels: so many, or all processors, divided among the processes that share them; and
+    of PyTorch, where it computes.
+    """
     threads = max(1, (threads or kernels.usable_processors()) // sharing)
     kernels.set_num_threads(threads)
-    torch = sys.modules.get("torch")  # there is a GPU, or there are ranks
-    if torch is not None:
+    if not on_cpu:
+        import torch
+
         torch.set_num_threads(threads)
 
 

@@ -79,7 +79,7 @@ def _serve(setup: RankSetup, commands: BinaryIO, answers: Answers) -> None:
 
     if setup.device != CPU:
         torch.cuda.set_device(setup.device)  # else the first GPU would get a context, too
-    set_threads(setup.config.threads, setup.degree)
+    set_threads(setup.config.threads, setup.degree, on_cpu=setup.device == CPU)
     answers.write(RankReady())  # now the others need not wait long for this one
     rank = Rank(setup.number, setup.degree)
     group = RankGroup(rank, meet(setup.port), setup.device)

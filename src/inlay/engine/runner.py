@@ -13,11 +13,10 @@ import numpy as np
 
 from inlay.engine.batch_builder import StepBatch, build_batch, wants_prompt_rows
 from inlay.engine.live import Choice
-from inlay.engine.probabilities import Float32
 from inlay.engine.sampling import Sampler, Samples, token_logprobs
 from inlay.engine.scheduler import Chunk
 from inlay.models.batch import LayerDone
-from inlay.models.ops import Array
+from inlay.models.ops import Array, on_host
 
 if TYPE_CHECKING:
     from inlay.engine.ranks import Ranks
@@ -148,7 +147,7 @@ class Runner:
             best = logits_RV[rows].max(dim=1)
             possible = best.values.isfinite().tolist()
             return Samples(best.indices.tolist(), possible, [None] * len(rows))
-        logits_NV = _numpy(logits_RV)
+        logits_NV = on_host(logits_RV)
         if rows != list(range(len(logits_NV))):
             logits_NV = logits_NV[rows]
         return self._sampler.sample(logits_NV, samplers)
@@ -156,7 +155,7 @@ class Runner:
     def _collect_prompt_logprobs(
         self, chunks: Sequence[Chunk], batch: StepBatch, logits_RV: Array
     ) -> None:
-        logits = _numpy(logits_RV)
+        logits = on_host(logits_RV)
         for chunk, first in zip(chunks, batch.first_rows_B, strict=True):
             request = chunk.choice.request
             collected = request.prompt_logprobs
@@ -187,7 +186,3 @@ class Runner:
             for layer, ids_TK in enumerate(ids_LTK):
                 counts_LE[layer] += np.bincount(ids_TK.ravel(), minlength=counts_LE.shape[1])
             choice.traced = chunk.stop
-
-
-def _numpy(logits_RV: Array) -> Float32:
-    return logits_RV if isinstance(logits_RV, np.ndarray) else logits_RV.cpu().numpy()

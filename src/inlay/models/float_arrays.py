@@ -17,7 +17,8 @@ Array = NDArray[Any]
 
 
 def to_float32(array: Array, *, copy: bool = False) -> NDArray[np.float32]:
-    """The same numbers in float32; the array itself where it is that, unless a copy is asked for.
+    """The nearest float32 of each number, which is the same but of float64; the array itself where
+    it is float32, unless a copy is asked for.
 
     Cost: about 1 ns for each number.
     """

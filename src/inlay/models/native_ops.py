@@ -32,6 +32,7 @@ from inlay.models.ops import (
     ExpertTensors,
     HostArray,
     RopeTables,
+    on_host,
     slots_of,
 )
 from inlay.models.published.rows import Matrix, QuantizedRows, floats_of
@@ -41,7 +42,6 @@ if TYPE_CHECKING:
     from inlay.models.recorder import Recorder
 
 _GATES = {"silu": kernels.silu_mul, "gelu_tanh": kernels.gelu_mul}
-_PANEL_ROWS = 64
 _PIECE_WEIGHTS = 16 << 20  # that are floats at a time
 _NO_RESIDENTS = "experts in host memory are nowhere else on a CPU"
 
@@ -393,7 +393,7 @@ class NativeOps:
 
     def take(self, array: Any, out: NDArray[Any]) -> None:
         """As the protocol says; a tensor comes to the host first."""
-        out[:] = array if isinstance(array, np.ndarray) else array.cpu().numpy()
+        out[:] = on_host(array)
 
     def clear(self, array: NDArray[Any]) -> None:
         """As the protocol says."""
@@ -451,7 +451,7 @@ def _set_rows(weight: kernels.LinearWeight, start: int, part: Matrix) -> None:
         weight.set_rows_quantized(start, *_held(part))
         return
     # Floats of a whole output matrix would take more than the rest of the model.
-    step = max(1, _PIECE_WEIGHTS // _PANEL_ROWS // part.shape[1]) * _PANEL_ROWS
+    step = kernels.head_rows(max(1, _PIECE_WEIGHTS // part.shape[1]))  # whole panels
     for at in range(0, len(part), step):
         weight.set_rows(start + at, _readable(floats_of(part[at : at + step])))
 

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from inlay import kernels
 from inlay.core.model_shape import Activation, RouterShape
+from inlay.models import float_arrays
 from inlay.models.batch import ForwardBatch
 from inlay.models.embedding import Embedding
 from inlay.models.hand_over import HandOverLine, Residents
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from inlay.models.recorder import Recorder
 
 Array = Any  # numpy.ndarray or torch.Tensor, of one backend
-HostArray = NDArray[Any]  # of weights
+HostArray = float_arrays.Array  # of weights
 RopeTables = tuple[Array, Array]
 Linear = Any  # a backend's packed matrix with its bias
 Experts = Any  # a backend's packed experts of one layer
@@ -351,8 +352,14 @@ class Ops(Protocol):
         ...
 
     def step_guard(self) -> AbstractContextManager[Any]:
-        """What a step is computed inside of."""
+        """A context in which a step is computed: PyTorch keeps nothing for gradients there."""
         ...
+
+
+def on_host(array: Array) -> NDArray[Any]:
+    """A backend's array as a NumPy array; waits for its device."""
+    values: NDArray[Any] = array if isinstance(array, np.ndarray) else array.cpu().numpy()
+    return values
 
 
 def slots_of(batch: ForwardBatch, page_tokens: int) -> NDArray[np.int64]:

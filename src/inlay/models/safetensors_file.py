@@ -57,7 +57,8 @@ class SafetensorsFile:
         """Read and check its head.
 
         Raises:
-            ModelFileError: it is cut off or damaged.
+            ModelFileError: it is cut off or damaged, or a pointer of Git LFS.
+            OSError: there is no such file.
         """
         self.path = path
         try:
