@@ -61,11 +61,12 @@ void register_runtime(nb::module_& m) {
     return rows;
   });
   m.def("formats", [] {
-    constexpr const char* kScales[] = {"", "bf16", "float32", "e8m0", "bf16 and zero"};
+    constexpr const char* kScales[] = {"",         "bf16",    "float32", "e8m0", "bf16 and zero",
+                                       "in block", "in block"};
     nb::list rows;
     for (const kernels::FormatInfo& f : kernels::kFormats)
       rows.append(nb::make_tuple(f.name, f.bits, f.bias, f.group, f.k_multiple,
-                                 kScales[static_cast<int32_t>(f.scale)]));
+                                 kScales[static_cast<int32_t>(f.scale)], f.block.k, f.block.bytes));
     return rows;
   });
   m.def("selected_isa", [] { return std::string(kernels::selected().isa); });

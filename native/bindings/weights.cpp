@@ -87,6 +87,12 @@ LinearWeight* map_linear(int64_t out_features, int64_t in_features, const std::s
   return new LinearWeight(out_features, in_features, parsed, borrowed(panels, "panels"));
 }
 
+void require_no_blocks(Format format) {
+  if (kernels::has_blocks(format))
+    fail("format: floats do not become '", kernels::info(format).name,
+         "', whose blocks only files hold; set_rows_blocks and set_blocks take those");
+}
+
 // The caller owns the result.
 LinearWeight* pack_linear(nb::handle weight_NK, const std::optional<std::string>& format) {
   const Array source(weight_NK, "weight_NK", 2);
@@ -97,6 +103,7 @@ LinearWeight* pack_linear(nb::handle weight_NK, const std::optional<std::string>
                         : matrix.dtype == kernels::DType::kF32 ? Format::kF32
                                                                : Format::kBf16;
   require_inner_size(target, "weight_NK", matrix.cols);
+  require_no_blocks(target);
   const nb::gil_scoped_release unlocked;
   auto weight = std::make_unique<LinearWeight>(matrix.rows, matrix.cols, target);
   weight->set_rows(0, matrix);
@@ -110,6 +117,7 @@ void require_range(const LinearWeight& weight, int64_t first, const Array& rows)
 }
 
 void set_rows(LinearWeight& self, int64_t first, nb::handle rows_NK) {
+  require_no_blocks(self.format());
   const Array rows(rows_NK, "rows_NK", 2);
   rows.require_size(1, self.in_features(), "in_features");
   require_range(self, first, rows);
@@ -150,6 +158,24 @@ void set_rows_quantized(LinearWeight& self, int64_t first, nb::handle q_NK, nb::
   const kernels::QuantizedMatrix matrix =
       quantized_matrix(q, scales, self.format(), self.in_features(), "in_features");
   require_range(self, first, q);
+  const nb::gil_scoped_release unlocked;
+  self.set_rows(first, matrix);
+}
+
+// Rows of k weights as a file has them.
+kernels::BlockMatrix block_matrix(const Array& blocks, Format format, int64_t k) {
+  if (!kernels::has_blocks(format))
+    fail("format: '", kernels::info(format).name, "' has no blocks; use set_rows or set_quantized");
+  blocks.require_size(1, kernels::block_row_bytes(format, k), "the bytes of a row of blocks");
+  if (blocks.stride(1) != 1) fail(blocks.name(), ": the last dimension must be contiguous");
+  return {blocks.name(), blocks.as<const std::byte>(Kind::kU8), blocks.size(0), k,
+          blocks.stride(0)};
+}
+
+void set_rows_blocks(LinearWeight& self, int64_t first, nb::handle blocks_NB) {
+  const Array blocks(blocks_NB, "blocks_NB", 2);
+  const kernels::BlockMatrix matrix = block_matrix(blocks, self.format(), self.in_features());
+  require_range(self, first, blocks);
   const nb::gil_scoped_release unlocked;
   self.set_rows(first, matrix);
 }
@@ -195,20 +221,28 @@ std::tuple<nb::object, nb::object> quantize(nb::handle weight_NK, const std::str
   return {q, scales};
 }
 
-Format expert_format(int64_t num_experts, int64_t hidden, int64_t intermediate,
-                     const std::string& format) {
+kernels::ExpertFormats expert_formats(int64_t num_experts, int64_t hidden, int64_t intermediate,
+                                      const std::string& format,
+                                      const std::optional<std::string>& down_format) {
   require_positive("num_experts", num_experts);
   require_positive("hidden", hidden);
   require_positive("intermediate", intermediate);
-  const Format parsed = parse_format(format);
-  require_inner_size(parsed, "hidden", hidden);
-  require_inner_size(parsed, "intermediate", intermediate);
-  return parsed;
+  const Format gate_up = parse_format(format);
+  const Format down = down_format ? parse_format(*down_format) : gate_up;
+  if ((gate_up == Format::kF32) != (down == Format::kF32))  // training multiplies in one dtype
+    fail("down_format: '", kernels::info(down).name, "' beside '", kernels::info(gate_up).name,
+         "': all three matrices are float32 or none is");
+  require_inner_size(gate_up, "hidden", hidden);
+  require_inner_size(down, "intermediate", intermediate);
+  if (!down_format) require_inner_size(gate_up, "intermediate", intermediate);
+  return {gate_up, down};
 }
 
 ExpertWeights* new_experts(int64_t num_experts, int64_t hidden, int64_t intermediate,
-                           const std::string& format, bool bias) {
-  const Format parsed = expert_format(num_experts, hidden, intermediate, format);
+                           const std::string& format, bool bias,
+                           const std::optional<std::string>& down_format) {
+  const kernels::ExpertFormats parsed =
+      expert_formats(num_experts, hidden, intermediate, format, down_format);
   const nb::gil_scoped_release unlocked;  // it asks the pool for its nodes
   return new ExpertWeights(num_experts, hidden, intermediate, parsed, bias);
 }
@@ -216,8 +250,9 @@ ExpertWeights* new_experts(int64_t num_experts, int64_t hidden, int64_t intermed
 // The caller owns the result.
 ExpertWeights* map_experts(int64_t num_experts, int64_t hidden, int64_t intermediate,
                            const std::string& format, nb::handle gate_up, nb::handle down,
-                           nb::handle biases) {
-  const Format parsed = expert_format(num_experts, hidden, intermediate, format);
+                           nb::handle biases, const std::optional<std::string>& down_format) {
+  const kernels::ExpertFormats parsed =
+      expert_formats(num_experts, hidden, intermediate, format, down_format);
   WeightMemory of_biases;
   if (!biases.is_none()) {
     of_biases = borrowed(biases, "biases");
@@ -260,6 +295,7 @@ void set_expert(ExpertWeights& self, int64_t expert, nb::handle gate_FM, nb::han
                 nb::handle down_bias_M) {
   require_expert(self, expert);
   const Array gate(gate_FM, "gate_FM", 2), up(up_FM, "up_FM", 2), down(down_MF, "down_MF", 2);
+  for (const Format format : {self.gate_up_format(), self.down_format()}) require_no_blocks(format);
   for (const Array* array : {&gate, &up}) {
     array->require_size(0, self.intermediate(), "intermediate");
     array->require_size(1, self.hidden(), "hidden");
@@ -279,22 +315,39 @@ void set_expert_quantized(ExpertWeights& self, int64_t expert, nb::handle gate_q
                           nb::handle down_q_MF, nb::handle down_scales_MG, nb::handle gate_bias_F,
                           nb::handle up_bias_F, nb::handle down_bias_M) {
   require_expert(self, expert);
-  require_scales(self.format());
+  for (const Format format : {self.gate_up_format(), self.down_format()}) require_scales(format);
   const Array gate_q(gate_q_FM, "gate_q_FM", 2), up_q(up_q_FM, "up_q_FM", 2),
       down_q(down_q_MF, "down_q_MF", 2), gate_scales(gate_scales_FG, "gate_scales_FG", 2),
       up_scales(up_scales_FG, "up_scales_FG", 2), down_scales(down_scales_MG, "down_scales_MG", 2);
   gate_q.require_size(0, self.intermediate(), "intermediate");
   up_q.require_size(0, self.intermediate(), "intermediate");
   down_q.require_size(0, self.hidden(), "hidden");
-  const kernels::QuantizedMatrix gate = quantized_matrix(gate_q, gate_scales, self.format(),
+  const kernels::QuantizedMatrix gate = quantized_matrix(gate_q, gate_scales, self.gate_up_format(),
                                                          self.hidden(), "hidden"),
-                                 up = quantized_matrix(up_q, up_scales, self.format(),
+                                 up = quantized_matrix(up_q, up_scales, self.gate_up_format(),
                                                        self.hidden(), "hidden"),
-                                 down = quantized_matrix(down_q, down_scales, self.format(),
+                                 down = quantized_matrix(down_q, down_scales, self.down_format(),
                                                          self.intermediate(), "intermediate");
   const Biases biases(self, gate_bias_F, up_bias_F, down_bias_M);
   const nb::gil_scoped_release unlocked;
   self.set(expert, gate, up, down);
+  self.set_bias(expert, biases.gate.data(), biases.up.data(), biases.down.data());
+}
+
+void set_expert_blocks(ExpertWeights& self, int64_t expert, nb::handle gate_FB, nb::handle up_FB,
+                       nb::handle down_MB, nb::handle gate_bias_F, nb::handle up_bias_F,
+                       nb::handle down_bias_M) {
+  require_expert(self, expert);
+  const Array gate(gate_FB, "gate_FB", 2), up(up_FB, "up_FB", 2), down(down_MB, "down_MB", 2);
+  gate.require_size(0, self.intermediate(), "intermediate");
+  up.require_size(0, self.intermediate(), "intermediate");
+  down.require_size(0, self.hidden(), "hidden");
+  const kernels::BlockMatrix gate_m = block_matrix(gate, self.gate_up_format(), self.hidden()),
+                             up_m = block_matrix(up, self.gate_up_format(), self.hidden()),
+                             down_m = block_matrix(down, self.down_format(), self.intermediate());
+  const Biases biases(self, gate_bias_F, up_bias_F, down_bias_M);
+  const nb::gil_scoped_release unlocked;
+  self.set(expert, gate_m, up_m, down_m);
   self.set_bias(expert, biases.gate.data(), biases.up.data(), biases.down.data());
 }
 
@@ -360,6 +413,7 @@ void register_weights(nb::module_& m) {
       .def("set_rows", set_rows, "first"_a, "rows_NK"_a.none())
       .def("set_rows_quantized", set_rows_quantized, "first"_a, "q_NK"_a.none(),
            "scales_NG"_a.none())
+      .def("set_rows_blocks", set_rows_blocks, "first"_a, "blocks_NB"_a.none())
       .def("dequantize", dequantize_linear)
       .def("panels",
            [](nb::handle self) {
@@ -382,13 +436,16 @@ void register_weights(nb::module_& m) {
 
   nb::class_<ExpertWeights>(m, "ExpertWeights")
       .def(nb::new_(&new_experts), "num_experts"_a, "hidden"_a, "intermediate"_a,
-           "format"_a = "float32", "bias"_a = false)
+           "format"_a = "float32", "bias"_a = false, "down_format"_a = nb::none())
       .def("set", set_expert, "expert"_a, "gate_FM"_a.none(), "up_FM"_a.none(), "down_MF"_a.none(),
            "gate_bias_F"_a = nb::none(), "up_bias_F"_a = nb::none(), "down_bias_M"_a = nb::none())
       .def("set_quantized", set_expert_quantized, "expert"_a, "gate_q_FM"_a.none(),
            "gate_scales_FG"_a.none(), "up_q_FM"_a.none(), "up_scales_FG"_a.none(),
            "down_q_MF"_a.none(), "down_scales_MG"_a.none(), "gate_bias_F"_a = nb::none(),
            "up_bias_F"_a = nb::none(), "down_bias_M"_a = nb::none())
+      .def("set_blocks", set_expert_blocks, "expert"_a, "gate_FB"_a.none(), "up_FB"_a.none(),
+           "down_MB"_a.none(), "gate_bias_F"_a = nb::none(), "up_bias_F"_a = nb::none(),
+           "down_bias_M"_a = nb::none())
       .def("copy", copy_expert, "expert"_a, "source"_a, "source_expert"_a)
       .def("dequantize", dequantize_expert, "expert"_a)
       .def("panels", expert_panels, "expert"_a)
@@ -407,10 +464,13 @@ void register_weights(nb::module_& m) {
       .def_prop_ro("num_experts", &ExpertWeights::num_experts)
       .def_prop_ro("hidden", &ExpertWeights::hidden)
       .def_prop_ro("intermediate", &ExpertWeights::intermediate)
-      .def_prop_ro("format", [](const ExpertWeights& self) { return format_of(self.format()); })
+      .def_prop_ro("format",
+                   [](const ExpertWeights& self) { return format_of(self.gate_up_format()); })
+      .def_prop_ro("down_format",
+                   [](const ExpertWeights& self) { return format_of(self.down_format()); })
       .def_prop_ro("nbytes", &ExpertWeights::size_bytes);
   m.def("map_experts", map_experts, "num_experts"_a, "hidden"_a, "intermediate"_a, "format"_a,
-        "gate_up"_a.none(), "down"_a.none(), "biases"_a = nb::none(),
+        "gate_up"_a.none(), "down"_a.none(), "biases"_a = nb::none(), "down_format"_a = nb::none(),
         nb::rv_policy::take_ownership);
 }
 

@@ -9,11 +9,6 @@ inline CodeWords bf16_words(Vec::F even, Vec::F odd) {
   return low >> 16 | (high & 0xffff0000u);
 }
 
-inline Vec::F to_floats(CodeWords words) {
-  typedef int32_t Signed __attribute__((vector_size(4 * Vec::kWidth)));
-  return __builtin_convertvector(reinterpret_cast<Signed>(words), Vec::F);
-}
-
 // What the integers of a group are multiplied by, and what is added to the products, per column.
 struct GroupScales {
   Vec::F factor[kPanel / Vec::kWidth];
@@ -69,7 +64,66 @@ inline void scale_words(std::byte* words, int64_t lines, const std::byte* scales
   }
 }
 
+// Blocks to bf16 or fp32, `out` as [steps][kPanel] words of pairs or single ones. Products and sums
+// are rounded one by one.
+template <Format kFormat, bool kFloats>
+inline void decode_blocks(const DecodePanel& p) {
+  using Columns = BlockColumns<kFormat>;
+  constexpr int64_t kGroup = info(kFormat).group, kVecBytes = Vec::kWidth * 4;
+  constexpr int64_t kLine = kPanel * 4, kBlockK = info(kFormat).block.k;
+  constexpr int32_t kBias = info(kFormat).bias;
+  const PanelLayout layout = panel_layout(kFormat, p.k);
+  std::byte* out = p.out;
+  for (int64_t k = p.first_k; k < p.first_k + p.count_k; k += kGroup) {
+    const int64_t group = k % kBlockK / kGroup;
+    for (int64_t at = 0; at < kLine; at += kVecBytes) {
+      const Columns columns(p.panel, block_place(layout, k / kBlockK, at / 4));
+      const Vec::F scale = columns.scale(group);
+      std::byte* place = out + at;
+      for (int64_t i = 0; i < kGroup / 4; ++i) {
+        const CodeWords word = columns.word(group, i);
+        const auto value = [&](int shift) {
+          const Vec::F number =
+              Vec::sub(to_floats(word >> shift & 255u), Vec::set(static_cast<float>(kBias)));
+          if constexpr (has_minimums(kFormat))
+            return Vec::add(Vec::mul(number, scale), columns.minimum(group));
+          else
+            return Vec::mul(number, scale);
+        };
+        for (int shift = 0; shift < 32; shift += 16) {
+          if constexpr (kFloats) {
+            Vec::store(reinterpret_cast<float*>(place), value(shift));
+            Vec::store(reinterpret_cast<float*>(place + kLine), value(shift + 8));
+            place += 2 * kLine;
+          } else {
+            store_words(place, bf16_words(value(shift), value(shift + 8)));
+            place += kLine;
+          }
+        }
+      }
+    }
+    out += kGroup * (kFloats ? kLine : kLine / 2);
+  }
+}
+
+template <bool kFloats>
+inline void decode_any_blocks(const DecodePanel& p) {
+  with_blocks(p.format, [&]<Format kFormat>() { decode_blocks<kFormat, kFloats>(p); });
+}
+
+void unpack_blocks(const DecodePanel& p) { decode_any_blocks<true>(p); }
+
+inline void decode_halves(const DecodePanel& p) {
+  const std::byte* weights = p.panel + p.first_k * kPanel * 2;
+  for (int64_t at = 0; at < p.count_k * kPanel * 2; at += Vec::kWidth * 4) {
+    const CodeWords words = load_words(weights + at);
+    store_words(p.out + at, bf16_words(float_of_half(words & 0xffffu), float_of_half(words >> 16)));
+  }
+}
+
 void decode_panel(const DecodePanel& p) {
+  if (has_blocks(p.format)) return decode_any_blocks<false>(p);
+  if (p.format == Format::kF16) return decode_halves(p);
   const PanelLayout layout = panel_layout(p.format, p.k);
   const FormatInfo& f = info(p.format);
   std::byte* out = p.out;

@@ -14,6 +14,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
+#include <utility>
 
 #include "attention_tile.h"
 #include "formats.h"
@@ -194,6 +196,7 @@ struct VectorKernels {
   void (*merge_attention)(const AttentionTile&);
   void (*router_rows)(RouterRows&);
   void (*decode_panel)(const DecodePanel&);
+  void (*unpack_blocks)(const DecodePanel&);  // to fp32 [steps][kPanel]
   void (*transpose_panel)(const TransposePanel&);
   void (*low_rank_dot)(const LowRankDot&);
   void (*low_rank_add)(const LowRankAdd&);

@@ -96,8 +96,8 @@ void moe(const Moe& p) {
   const int64_t hidden = p.x_TM.cols;
   const int64_t num_shards = experts.num_shards();
   const int64_t chunk = std::min(kChunkTokens, p.x_TM.rows);
-  const Format formats[2] = {p.shared == nullptr ? p.experts->format() : p.shared->format(),
-                             p.experts->format()};
+  const Format formats[2] = {(p.shared == nullptr ? p.experts : p.shared)->gate_up_format(),
+                             p.experts->gate_up_format()};
   const int64_t bytes = MoeMemory(p, experts, chunk, formats, nullptr).bytes;
   const MoeMemory memory(p, experts, chunk, formats, session.shared_scratch<std::byte>(bytes));
   const int64_t copied_bytes = table.even_rows > kMaxRows
@@ -146,8 +146,8 @@ void moe(const Moe& p) {
                         memory.shard_items, num_shards, target, p.accumulate);
     else
       down_at_once(session, work, down_panels,
-                   panels_at_once(panel_layout(p.experts->format(), memory.value_stride)), tokens,
-                   memory.shard_items, num_shards, target, p.accumulate);
+                   panels_at_once(panel_layout(p.experts->down_format(), memory.value_stride)),
+                   tokens, memory.shard_items, num_shards, target, p.accumulate);
     if (num_shards == 1) continue;
     session.parallel_for(tokens, [&](int64_t t, int) {
       for (int64_t s = 1; s < num_shards; ++s)

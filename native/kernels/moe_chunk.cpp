@@ -34,7 +34,7 @@ void Chunk::gate_up(const Item& item, const Item* next, int thread) const {
   const std::byte* x_rows[kMaxRows];
   const PackedRows& x = x_[experts_.is_shared(block.expert) ? 0 : 1];
   for (int64_t r = 0; r < rows; ++r) x_rows[r] = x.row(memory_.pairs.token[block.first_row + r]);
-  if (rows >= table_.even_rows && info(weights.format()).operand != Operand::kF32) {
+  if (rows >= table_.even_rows && info(shard.gate_up.format).operand != Operand::kF32) {
     std::byte* copies =
         reinterpret_cast<std::byte*>(scratch.rest + kMaxRows * memory_.value_stride);
     for (int64_t r = 0; r < rows; ++r, copies += x.stride)
@@ -50,7 +50,7 @@ void Chunk::gate_up(const Item& item, const Item* next, int thread) const {
                           rows,
                           shard.gate_up_panel(expert, panel),
                           1,
-                          weights.format(),
+                          shard.gate_up.format,
                           weights.hidden(),
                           kPanel,
                           scratch.c,
@@ -68,7 +68,7 @@ void Chunk::gate_up(const Item& item, const Item* next, int thread) const {
   }
   if (whole || std::atomic_ref(block.parts_left).fetch_sub(1, std::memory_order_acq_rel) == 1) {
     if (adapters_ != nullptr) adapters_->take_hidden(table_, block, values, memory_.value_stride);
-    pack_hidden(block, shard, weights.format(), values);
+    pack_hidden(block, shard, values);
   }
 }
 
@@ -113,10 +113,9 @@ Fetch Chunk::panel_after(const Item& item, int64_t panel, const Item* next) cons
           shard.gate_up.panel_bytes};
 }
 
-void Chunk::pack_hidden(const Block& block, const Shard& shard, Format format,
-                        const float* values) const {
+void Chunk::pack_hidden(const Block& block, const Shard& shard, const float* values) const {
   const int64_t rows = block.end_row - block.first_row;
-  if (info(format).operand == Operand::kF32) {
+  if (info(shard.down.format).operand == Operand::kF32) {
     float* target = memory_.hidden[block.shard].values + block.first_row * memory_.value_stride;
     if (values != target)
       for (int64_t r = 0; r < rows; ++r)
@@ -124,17 +123,16 @@ void Chunk::pack_hidden(const Block& block, const Shard& shard, Format format,
                     static_cast<std::size_t>(shard.width) * sizeof(float));
     return;
   }
-  table_.pack_rows({values, memory_.value_stride, rows, shard.width, format,
+  table_.pack_rows({values, memory_.value_stride, rows, shard.width, shard.down.format,
                     memory_.hidden[block.shard].packed + block.first_row * memory_.packed_stride,
                     memory_.packed_stride});
 }
 
 void Chunk::down_product(const Block& block, int64_t first_panel, int64_t panels, float* c,
                          int thread) const {
-  const ExpertWeights& weights = experts_.weights(block.expert);
   const Shard& shard = *experts_.shard(block.expert, block.shard);
   const Hidden& hidden = memory_.hidden[block.shard];
-  const bool plain = info(weights.format()).operand == Operand::kF32;
+  const bool plain = info(shard.down.format).operand == Operand::kF32;
   const int64_t rows = block.end_row - block.first_row;
   const std::byte* x_rows[kMaxRows];
   for (int64_t r = 0; r < rows; ++r) {
@@ -148,7 +146,7 @@ void Chunk::down_product(const Block& block, int64_t first_panel, int64_t panels
                           rows,
                           shard.down_panel(experts_.local(block.expert), first_panel),
                           panels,
-                          weights.format(),
+                          shard.down.format,
                           shard.width,
                           last_cols,
                           c,

@@ -48,7 +48,7 @@ class Chunk {
  private:
   // The panel that follows in this item, or the first one of the next.
   Fetch panel_after(const Item& item, int64_t panel, const Item* next) const;
-  void pack_hidden(const Block& block, const ExpertWeights::Shard& shard, Format format,
+  void pack_hidden(const Block& block, const ExpertWeights::Shard& shard,
                    const float* values) const;
   // c[panels][rows][kPanel] of a block.
   void down_product(const Block& block, int64_t first_panel, int64_t panels, float* c,

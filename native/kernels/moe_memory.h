@@ -29,8 +29,8 @@ struct MoeMemory {
       : value_stride(experts.largest([](const ExpertWeights&, const ExpertWeights::Shard& s) {
           return s.gate_up_panels * ExpertWeights::kHalf;
         })),
-        packed_stride(experts.largest([](const ExpertWeights& w, const ExpertWeights::Shard& s) {
-          return packed_bytes(w.format(), 1, s.width);
+        packed_stride(experts.largest([](const ExpertWeights&, const ExpertWeights::Shard& s) {
+          return packed_bytes(s.down.format, 1, s.width);
         })) {
     const int64_t num_shards = experts.num_shards();
     max_pairs = chunk * (p.top_k + experts.num_shared());

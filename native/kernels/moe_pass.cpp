@@ -23,7 +23,7 @@ MoePass::MoePass(SavedMoe& saved_moe, ThreadPool::Session& of_pool)
       table(selected()),
       weights(saved_moe.weights_),
       pairs(saved_moe.pairs_),
-      format(training_format(weights.format())),
+      format(training_format(weights)),
       dtype(format == Format::kF32 ? DType::kF32 : DType::kBf16),
       element(dtype == DType::kF32 ? 4 : 2),
       hidden(weights.hidden()),
@@ -162,27 +162,27 @@ void MoePass::multiply(std::span<const RowBlock> some, ValueRows values, int64_t
 void MoePass::multiply_packed(std::span<const RowBlock> some, ValueRows values, int64_t column,
                               const std::byte* panel, const PanelLayout& layout, int64_t k,
                               int64_t cols, Fetch next, const Scratch& scratch) const {
-  if (weights.format() == format)
+  if (layout.format == format)
     return multiply(some, values, column, panel, k, cols, false, next, scratch);
   for (int64_t first = 0; first < k; first += kSliceK) {
     const int64_t count = std::min(kSliceK, k - first), after = first + count;
     table.vectors.decode_panel(
-        {panel, weights.format(), k, first, round_up(count, 32), scratch.slice});
+        {panel, layout.format, k, first, round_up(count, 32), scratch.slice});
     multiply(some, values, column + first, scratch.slice, count, cols, first > 0,
              after < k ? fetch_of(panel, 1, layout, after, kSliceK) : next, scratch);
   }
 }
 
 Fetch MoePass::head_of(const std::byte* panel, const PanelLayout& layout) const {
-  if (weights.format() == format) return {panel, layout.panel_bytes};
+  if (layout.format == format) return {panel, layout.panel_bytes};
   return fetch_of(panel, 1, layout, 0, kSliceK);
 }
 
 const std::byte* MoePass::steps_of(const std::byte* panel, const PanelLayout& layout, int64_t k,
                                    int64_t first, std::byte* decoded) const {
-  if (weights.format() == format) return panel + first * kPanel * element;
+  if (layout.format == format) return panel + first * kPanel * element;
   table.vectors.decode_panel(
-      {panel, weights.format(), k, first, std::min(kPanel, layout.k - first), decoded});
+      {panel, layout.format, k, first, std::min(kPanel, layout.k - first), decoded});
   return decoded;
 }
 
@@ -194,8 +194,17 @@ void MoePass::transpose(const std::byte* steps, const PanelLayout& layout, int64
 
 Fetch MoePass::fetch_of(const std::byte* panels, int64_t num_panels, const PanelLayout& layout,
                         int64_t first, int64_t count) const {
+  const FormatInfo& f = info(layout.format);
+  if (has_blocks(layout.format)) {  // of all columns, in the strips of all panels
+    const int64_t block = first / f.block.k;
+    const int64_t end = (std::min(first + count, layout.k) + f.block.k - 1) / f.block.k;
+    const int64_t strip_bytes = layout.blocks * f.block.bytes / 4 * kStrip * 4;
+    return {panels + block_place(layout, block, 0).words,
+            (end - block) * (f.block.bytes / 4 * kStrip * 4), num_panels * kPanel / kStrip,
+            strip_bytes};
+  }
   const int64_t group = first / layout.group_k;
-  const int64_t line = kPanel * info(weights.format()).bits / 8;
+  const int64_t line = kPanel * f.bits / 8;
   return {panels + group * layout.group_bytes + (first - group * layout.group_k) * line,
           std::min(count, layout.k - first) * line, num_panels, layout.panel_bytes};
 }

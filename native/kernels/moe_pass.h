@@ -182,8 +182,10 @@ class MoePass {
 };
 
 // Products of training run in this format.
-constexpr Format training_format(Format format) {
-  return format == Format::kF32 ? Format::kF32 : Format::kBf16;
+inline Format training_format(const ExpertWeights& weights) {
+  const bool floats =
+      weights.gate_up_format() == Format::kF32 && weights.down_format() == Format::kF32;
+  return floats ? Format::kF32 : Format::kBf16;
 }
 
 }  // namespace inlay::kernels

@@ -60,7 +60,7 @@ inline void pack_rows(const PackRows& p, int32_t bias8) {
       const int32_t sum =
           int8_group(x + first, left < panel.group_k ? left : panel.group_k, panel.group_k,
                      reinterpret_cast<int8_t*>(out) + first, scales + g);
-      if (has_zeros(p.format))
+      if (has_zeros(p.format) || has_minimums(p.format))
         reinterpret_cast<float*>(out + layout.sums)[g] = static_cast<float>(sum);
       else
         reinterpret_cast<int32_t*>(out + layout.sums)[g] = -bias * sum;

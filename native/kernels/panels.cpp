@@ -23,9 +23,10 @@ constexpr float kLargestNibble = 15;
 constexpr uint32_t kNanWord = 0x7fc00000u;
 
 // Bits of the smallest magnitude that is not finite in a float format: of infinity, and of what
-// rounds to infinity in bf16.
+// rounds to infinity in bf16 and fp16.
 constexpr uint32_t kInfinity = 0x7f800000u;
 constexpr uint32_t kInfinityInBf16 = 0x7f7f8000u;
+constexpr uint32_t kInfinityInFp16 = 0x477ff000u;
 
 bool all_below(const float* x, int64_t count, uint32_t magnitude_bits) {
   uint32_t largest = 0;
@@ -147,11 +148,14 @@ bool words_of_row(const SourceMatrix& source, int64_t row, const Scratch& scratc
     std::memcpy(words, x, static_cast<std::size_t>(source.cols) * sizeof(float));
     return all_below(x, source.cols, kInfinity);
   }
+  const bool half = scratch.format == Format::kF16;
+  const auto bits = [half](float value) -> uint32_t {
+    return half ? to_fp16(value) : to_bf16(value);
+  };
   std::fill_n(words, scratch.row_words, 0u);
-  for (int64_t i = 0; i + 1 < source.cols; i += 2)
-    words[i / 2] = to_bf16(x[i]) | static_cast<uint32_t>(to_bf16(x[i + 1])) << 16;
-  if (source.cols % 2 == 1) words[source.cols / 2] = to_bf16(x[source.cols - 1]);
-  return all_below(x, source.cols, kInfinityInBf16);
+  for (int64_t i = 0; i + 1 < source.cols; i += 2) words[i / 2] = bits(x[i]) | bits(x[i + 1]) << 16;
+  if (source.cols % 2 == 1) words[source.cols / 2] = bits(x[source.cols - 1]);
+  return all_below(x, source.cols, half ? kInfinityInFp16 : kInfinityInBf16);
 }
 
 // A scale of a matrix that is quantised already, as the bits that the format stores.
@@ -318,6 +322,8 @@ void unpack_codes(Format format, const uint32_t* words, int64_t count, float sca
 
 void unpack_panel(Format format, int64_t k, const std::byte* panel, int64_t column, int64_t count,
                   float* target, int64_t target_stride) {
+  if (has_blocks(format))
+    return unpack_blocks(format, k, panel, column, count, target, target_stride);
   const FormatInfo& f = info(format);
   const PanelLayout layout = panel_layout(format, k);
   for (int64_t group = 0; group < layout.groups; ++group) {
@@ -331,8 +337,10 @@ void unpack_panel(Format format, int64_t k, const std::byte* panel, int64_t colu
       if (f.bits == 32) {
         for (int64_t j = 0; j < size; ++j) out[j] = std::bit_cast<float>(word[j * kPanel]);
       } else if (f.bits == 16) {
-        for (int64_t j = 0; j < size; ++j)
-          out[j] = from_bf16(static_cast<uint16_t>(word[j / 2 * kPanel] >> (j % 2 * 16)));
+        for (int64_t j = 0; j < size; ++j) {
+          const uint16_t bits = static_cast<uint16_t>(word[j / 2 * kPanel] >> (j % 2 * 16));
+          out[j] = format == Format::kF16 ? from_fp16(bits) : from_bf16(bits);
+        }
       } else {
         uint32_t bits = 0;
         const int64_t scale_bytes = bytes_of(f.scale);

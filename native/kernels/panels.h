@@ -37,7 +37,21 @@ struct QuantizedMatrix {
   int64_t scale_stride;  // bytes
 };
 
-// Of a row of k weights in such a matrix, and of a scale with its zero point.
+// A borrowed matrix of blocks of ggml's types (formats.h), in the order of their file.
+struct BlockMatrix {
+  const char* name;
+  const std::byte* data;
+  int64_t rows;
+  int64_t cols;        // weights, whole blocks
+  int64_t row_stride;  // bytes
+};
+
+// Of a row of k weights in such a matrix.
+constexpr int64_t block_row_bytes(Format format, int64_t k) {
+  return k / info(format).block.k * info(format).block.bytes;
+}
+
+// Of a row of k weights in a QuantizedMatrix, and of a scale with its zero point.
 constexpr int64_t quantized_row_bytes(Format format, int64_t k) {
   return info(format).scale == Scale::kE8m0 ? (k + 1) / 2 : k;
 }
@@ -48,6 +62,7 @@ constexpr int64_t quantized_scale_bytes(Format format) {
 // Columns [first, first + width); first is at the start of a group.
 SourceMatrix columns(SourceMatrix source, Format format, int64_t first, int64_t width);
 QuantizedMatrix columns(QuantizedMatrix source, Format format, int64_t first, int64_t width);
+BlockMatrix columns(BlockMatrix source, Format format, int64_t first, int64_t width);
 
 // Source rows [first, first + count) become columns [column, column + count) of a panel.
 template <typename Source>
@@ -64,11 +79,15 @@ struct PanelJob {
 // is out of the format's range.
 void pack_panels(Format format, std::span<const PanelJob<SourceMatrix>> jobs);
 void pack_panels(Format format, std::span<const PanelJob<QuantizedMatrix>> jobs);
+void pack_panels(Format format, std::span<const PanelJob<BlockMatrix>> jobs);
 
 // The weights that kernels use, as fp32: columns [column, column + count) of a panel become rows of
 // `target`, k values each.
 void unpack_panel(Format format, int64_t k, const std::byte* panel, int64_t column, int64_t count,
                   float* target, int64_t target_stride);
+// The same of a format with blocks.
+void unpack_blocks(Format format, int64_t k, const std::byte* panel, int64_t column, int64_t count,
+                   float* target, int64_t target_stride);
 
 // The matrix as a QuantizedMatrix has it, rows side by side, in a format with scales, on the thread
 // pool. Throws NotFiniteError as pack_panels.

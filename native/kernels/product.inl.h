@@ -261,8 +261,172 @@ inline void code_product(const PanelProduct& p, const PanelLayout& layout) {
   }
 }
 
+// K of a panel of blocks that is taken apart at a time: a block of the large types, some of the
+// small ones.
+constexpr int64_t kBlocksK = 256;
+
+// Up to so many rows blocks are taken apart in registers, and so many bytes before they are used
+// they are fetched.
+constexpr int64_t kBlockRows = 2, kBlocksAhead = 2048;
+
+// Few rows: a strip of columns after the other. Groups of large blocks are written out, or their
+// shifts would not be constants.
+template <Format kFormat, int kRows>
+inline void few_rows_by_blocks(const PanelProduct& p, const PanelLayout& layout) {
+  using Op = OpBlock<kFormat>;
+  constexpr FormatInfo kInfo = info(kFormat);
+  constexpr int kVecs = kStrip / Vec::kWidth;
+  constexpr int64_t kGroup = kInfo.group, kGroups = kInfo.block.k / kGroup;
+  constexpr int64_t kLines = (kInfo.block.bytes / 4 + kGroups - 1) / kGroups;  // of a group, about
+  const RowLayout row = row_layout(kFormat, p.k);
+  for (int64_t i = 0; i < p.panels; ++i) {
+    const std::byte* panel = p.panel + i * layout.panel_bytes;
+    float* const c = results(p, i);
+    const int64_t cols = columns(p, i);
+    for (int64_t column = 0; column < cols; column += kStrip) {
+      Vec::F kept[kRows][kVecs];
+#pragma GCC unroll 4
+      for (int r = 0; r < kRows; ++r)
+#pragma GCC unroll 4
+        for (int v = 0; v < kVecs; ++v) kept[r][v] = Vec::zero();
+      const std::byte* ahead = panel + block_place(layout, 0, column).words + kBlocksAhead;
+      for (int64_t b = 0; b < layout.blocks; ++b) {
+        const BlockStrip<kFormat> strip(panel, layout, b, column);
+#pragma GCC unroll 16
+        for (int64_t g = 0; g < kGroups; ++g) {
+          const int64_t group = b * kGroups + g;
+#pragma GCC unroll 8
+          for (int64_t line = 0; line < kLines; ++line, ahead += kStrip * 4)
+            __builtin_prefetch(ahead, 0, 3);
+          Dot::I acc[kRows][kVecs];
+#pragma GCC unroll 4
+          for (int r = 0; r < kRows; ++r)
+#pragma GCC unroll 4
+            for (int v = 0; v < kVecs; ++v)
+              acc[r][v] = Op::Scales::start(p.x_rows[r] + row.sums + group * 4);
+#pragma GCC unroll 8
+          for (int64_t w = 0; w < kGroup / 4; ++w) {
+            Dot::I words[kVecs];
+#pragma GCC unroll 4
+            for (int v = 0; v < kVecs; ++v) words[v] = Op::integers(strip.of[v].word(g, w));
+#pragma GCC unroll 4
+            for (int r = 0; r < kRows; ++r) {
+              const Dot::I x = Dot::row(p.x_rows[r] + group * kGroup + 4 * w);
+#pragma GCC unroll 4
+              for (int v = 0; v < kVecs; ++v) acc[r][v] = Op::dot(acc[r][v], words[v], x);
+            }
+          }
+#pragma GCC unroll 4
+          for (int r = 0; r < kRows; ++r) {
+            const std::byte* const sum = p.x_rows[r] + row.sums + group * 4;
+            const Vec::F x_scale =
+                Vec::set(reinterpret_cast<const float*>(p.x_rows[r] + row.scales)[group]);
+#pragma GCC unroll 4
+            for (int v = 0; v < kVecs; ++v)
+              kept[r][v] = Op::scales(strip.of[v], g).added(kept[r][v], acc[r][v], sum, x_scale);
+          }
+        }
+      }
+#pragma GCC unroll 4
+      for (int r = 0; r < kRows; ++r)
+#pragma GCC unroll 4
+        for (int v = 0; v < kVecs; ++v)
+          Vec::store(c + r * kPanel + column + v * Vec::kWidth, kept[r][v]);
+    }
+  }
+}
+
+// Some blocks of a panel as integers of a byte, [steps of 4][kPanel] words, and scales,
+// [groups][kPanel], each row followed by one of minimums.
+template <Format kFormat>
+inline void spread_blocks(const std::byte* panel, const PanelLayout& layout, int64_t first,
+                          int64_t count, std::byte* words, std::byte* scales) {
+  using Op = OpBlock<kFormat>;
+  constexpr FormatInfo kInfo = info(kFormat);
+  constexpr int64_t kWords = kInfo.group / 4, kGroups = kInfo.block.k / kInfo.group;
+  for (int64_t b = 0; b < count; ++b)
+    for (int64_t column = 0; column < kPanel; column += Vec::kWidth) {
+      const BlockColumns<kFormat> columns(panel, block_place(layout, first + b, column));
+      for (int64_t g = 0; g < kGroups; ++g) {
+        const int64_t group = b * kGroups + g;
+        Op::scales(columns, g).store(scales + group * Op::Scales::kStride + column * 4);
+#pragma GCC unroll 8
+        for (int64_t w = 0; w < kWords; ++w)
+          store_words(words + ((group * kWords + w) * kPanel + column) * 4, columns.word(g, w));
+      }
+    }
+}
+
+// Many rows: each slice is taken apart once.
+template <Format kFormat, typename Unit>
+inline void many_rows_by_blocks(const PanelProduct& p, const PanelLayout& layout) {
+  using Op = typename Unit::Op;
+  constexpr FormatInfo kInfo = info(kFormat);
+  constexpr int64_t kGroups = kBlocksK / kInfo.group;
+  static_assert(kBlocksK * kPanel + kGroups * Op::Scales::kStride <= 32 * 1024);
+  Unit unit(p, layout);
+  const RowLayout row = row_layout(kFormat, p.k);
+  std::byte* const words = p.scratch;
+  std::byte* const scales = words + kBlocksK * kPanel;
+  over_slices<Unit>(p, layout.groups, kGroups, [&](int64_t i, int64_t first, int64_t end) {
+    const int64_t block = first * kInfo.group / kInfo.block.k;
+    const int64_t count = (end - first) * kInfo.group / kInfo.block.k;
+    spread_blocks<kFormat>(p.panel + i * layout.panel_bytes, layout, block, count, words, scales);
+    IntegerRun run{};
+    run.weights = words;
+    run.weights_stride = kInfo.group * kPanel;
+    run.scales = scales;
+    run.scales_stride = Op::Scales::kStride;
+    run.row_offset = first * kInfo.group;
+    run.row_scales = row.scales;
+    run.row_sums = row.sums;
+    run.first_group = first;
+    run.end_group = end;
+    run.steps = kInfo.group / Op::kSteps;
+    run.begins_group = run.ends_group = true;
+    unit.multiply(run, i);
+  });
+}
+
+template <Format kFormat>
+inline void product_by_blocks(const PanelProduct& p, const PanelLayout& layout) {
+  static_assert(kBlockRows == 2);
+  if (p.rows == 1) return few_rows_by_blocks<kFormat, 1>(p, layout);
+  if (p.rows == 2) return few_rows_by_blocks<kFormat, 2>(p, layout);
+  many_rows_by_blocks<kFormat, VectorUnit<OpBlock<kFormat>, false>>(p, layout);
+}
+
+inline void block_product(const PanelProduct& p) {
+  const PanelLayout layout = panel_layout(p.format, p.k);
+  with_blocks(p.format, [&]<Format kFormat>() { product_by_blocks<kFormat>(p, layout); });
+}
+
+// fp16 for many rows, or with a last step of K that has no other in its word: rows are read in
+// place, and end there. Each slice is widened once.
+inline void half_product(const PanelProduct& p, const PanelLayout& layout) {
+  using Unit = VectorUnit<OpF32, false>;
+  constexpr int64_t kLine = kPanel * 4, kVecBytes = Vec::kWidth * 4;
+  Unit unit(p, layout);
+  over_slices<Unit>(p, p.k, kSliceBytes / kLine, [&](int64_t i, int64_t k0, int64_t k1) {
+    const std::byte* words = p.panel + i * layout.panel_bytes + k0 / 2 * kLine;
+    for (std::byte* out = p.scratch; k0 + (out - p.scratch) / kLine < k1; out += 2 * kLine)
+      for (int64_t at = 0; at < kLine; at += kVecBytes, words += kVecBytes) {
+        const CodeWords pair = load_words(words);
+        Vec::store(reinterpret_cast<float*>(out + at), float_of_half(pair & 0xffffu));
+        Vec::store(reinterpret_cast<float*>(out + kLine + at), float_of_half(pair >> 16));
+      }
+    unit.multiply(FloatRun{p.scratch, k0 * 4, k1 - k0, k0 == 0 && !p.accumulate}, i);
+  });
+}
+
+// Of activations in fp32.
 inline void float32_product(const PanelProduct& p) {
-  float_product<VectorUnit<OpF32>>(p, panel_layout(p.format, p.k));
+  const PanelLayout layout = panel_layout(p.format, p.k);
+  if (p.format == Format::kF16)
+    return p.rows <= OpF16::kTileRows && p.k == layout.k
+               ? float_product<VectorUnit<OpF16>>(p, layout)
+               : half_product(p, layout);
+  float_product<VectorUnit<OpF32>>(p, layout);
 }
 
 template <typename Op>
@@ -281,6 +445,7 @@ inline void bf16_product(const PanelProduct& p) {
 }
 
 inline void integer_product(const PanelProduct& p) {
+  if (has_blocks(p.format)) return block_product(p);
   const PanelLayout layout = panel_layout(p.format, p.k);
   switch (p.format) {
     case Format::kI8:

@@ -184,8 +184,7 @@ class TileUnit {
                        int64_t group, Vec::F before) {
     const std::byte* row_sum = x + run.row_sums + group * 4;
     const Vec::F a_scale = Vec::set(reinterpret_cast<const float*>(x + run.row_scales)[group]);
-    const Vec::F value = w.value(Dot::add(Scales::start(row_sum), sum), row_sum);
-    return Vec::fma(value, Vec::mul(w.scale, a_scale), before);
+    return w.added(before, Dot::add(Scales::start(row_sum), sum), row_sum, a_scale);
   }
 
   // Where sums are scaled about as often as tiles are multiplied, a tile's results stay in
@@ -297,6 +296,10 @@ static_assert(kMinTileRows > OpI8::kTileRows && kMinTileRows > OpBf16::kTileRows
 
 inline void tile_integer_product(const PanelProduct& p) {
   const PanelLayout layout = panel_layout(p.format, p.k);
+  if (has_blocks(p.format))
+    return with_blocks(p.format, [&]<Format kFormat>() {
+      many_rows_by_blocks<kFormat, TileUnit<OpBlock<kFormat>>>(p, layout);
+    });
   switch (p.format) {
     case Format::kI8:
       return whole_row_product<TileUnit<OpI8>>(p, layout);

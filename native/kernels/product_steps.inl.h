@@ -16,6 +16,17 @@ struct OpF32 {
   static Acc dot(Acc acc, Word w, Word a) { return Vec::fma(a, w, acc); }
 };
 
+// Widened in registers, which is exact.
+struct OpF16 : OpF32 {
+  static constexpr int kParts = 2;
+  static constexpr int64_t kSteps = 2, kRowBytes = 8;
+  static Word weights(const std::byte* p, int part) {
+    const CodeWords words = load_words(p);
+    return float_of_half(part == 0 ? words & 0xffffu : words >> 16);
+  }
+  static Word row(const std::byte* p, int part) { return OpF32::row(p + 4 * part, 0); }
+};
+
 struct OpBf16 : Bf16 {
   using Acc = Vec::F;
   static constexpr int64_t kSteps = 2, kRowBytes = 4, kPanelBytes = kPanel * 4;
@@ -65,6 +76,9 @@ struct BiasedScales {
     return Dot::set(*reinterpret_cast<const int32_t*>(row_sum));
   }
   Vec::F value(Dot::I sum, const std::byte*) const { return Dot::to_float(sum); }
+  Vec::F added(Vec::F before, Dot::I sum, const std::byte* row_sum, Vec::F row_scale) const {
+    return Vec::fma(value(sum, row_sum), Vec::mul(scale, row_scale), before);
+  }
 };
 
 struct ZeroScales {
@@ -79,6 +93,44 @@ struct ZeroScales {
   Vec::F value(Dot::I sum, const std::byte* row_sum) const {
     const Vec::F total = Vec::set(*reinterpret_cast<const float*>(row_sum));
     return Vec::fma(minus_zero, total, Dot::to_float(sum));
+  }
+  Vec::F added(Vec::F before, Dot::I sum, const std::byte* row_sum, Vec::F row_scale) const {
+    return Vec::fma(value(sum, row_sum), Vec::mul(scale, row_scale), before);
+  }
+};
+
+// Of blocks that were taken apart: fp32, [groups][kPanel].
+struct BlockScales {
+  static constexpr int64_t kBytes = 4, kStride = kPanel * 4;
+  Vec::F scale;
+
+  explicit BlockScales(Vec::F made) : scale(made) {}
+  explicit BlockScales(const std::byte* p) : scale(Vec::load(reinterpret_cast<const float*>(p))) {}
+  void store(std::byte* p) const { Vec::store(reinterpret_cast<float*>(p), scale); }
+  static Dot::I start(const std::byte* row_sum) { return BiasedScales::start(row_sum); }
+  Vec::F added(Vec::F before, Dot::I sum, const std::byte*, Vec::F row_scale) const {
+    return Vec::fma(Dot::to_float(sum), Vec::mul(scale, row_scale), before);
+  }
+};
+
+// Each row of scales is followed by one of minimums.
+struct BlockScalesAndMinimums {
+  static constexpr int64_t kBytes = 4, kStride = 2 * kPanel * 4;
+  Vec::F scale, minimum;
+
+  BlockScalesAndMinimums(Vec::F made, Vec::F made_minimum) : scale(made), minimum(made_minimum) {}
+  explicit BlockScalesAndMinimums(const std::byte* p)
+      : scale(Vec::load(reinterpret_cast<const float*>(p))),
+        minimum(Vec::load(reinterpret_cast<const float*>(p + kPanel * 4))) {}
+  void store(std::byte* p) const {
+    Vec::store(reinterpret_cast<float*>(p), scale);
+    Vec::store(reinterpret_cast<float*>(p + kPanel * 4), minimum);
+  }
+  static Dot::I start(const std::byte*) { return Dot::set(0); }
+  Vec::F added(Vec::F before, Dot::I sum, const std::byte* row_sum, Vec::F row_scale) const {
+    const Vec::F total = Vec::set(*reinterpret_cast<const float*>(row_sum));
+    return Vec::fma(Vec::fma(minimum, total, Vec::mul(scale, Dot::to_float(sum))), row_scale,
+                    before);
   }
 };
 
@@ -119,6 +171,29 @@ struct OpU4 : OpI4 {
 };
 struct OpU4Bytes : OpI4Bytes {
   using Scales = ZeroScales;
+};
+
+// Integers that were made from blocks.
+template <Format kFormat>
+struct OpBlock : OpI8 {
+  using Scales = std::conditional_t<has_minimums(kFormat), BlockScalesAndMinimums, BlockScales>;
+  static constexpr bool kWholeBytes = info(kFormat).bits == 8;
+  static Scales scales(const BlockColumns<kFormat>& block, int64_t group) {
+    if constexpr (has_minimums(kFormat))
+      return Scales(block.scale(group), block.minimum(group));
+    else
+      return Scales(block.scale(group));
+  }
+  static Word integers(CodeWords words) {
+    const Word word = reinterpret_cast<Word>(words);
+    return kWholeBytes ? Dot::weights8(word) : word;
+  }
+  static Word weights(const std::byte* p, int) {
+    return kWholeBytes ? Dot::weights8(Dot::load(p)) : Dot::load(p);
+  }
+  static Acc dot(Acc acc, Word w, Word a) {
+    return kWholeBytes ? Dot::dot8(acc, w, a) : Dot::dot4(acc, w, a);
+  }
 };
 
 // Weights to bring closer: a few lines with every few steps of every tile, so that memory and

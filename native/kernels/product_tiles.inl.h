@@ -106,13 +106,12 @@ struct IntegerTile {
 #pragma GCC unroll 8
         for (int v = 0; v < kVecs; ++v) {
           const typename Op::Scales w(scales + v * Vec::kWidth * Op::Scales::kBytes);
-          const Vec::F sum = w.value(acc[r][v], row_sum);
-          const Vec::F scale = Vec::mul(w.scale, a_scale);
           if constexpr (kKeep) {
-            kept[r][v] = Vec::fma(sum, scale, kept[r][v]);
+            kept[r][v] = w.added(kept[r][v], acc[r][v], row_sum, a_scale);
           } else {
             float* target = c + r * kPanel + v * Vec::kWidth;
-            Vec::store(target, Vec::fma(sum, scale, group == 0 ? Vec::zero() : Vec::load(target)));
+            const Vec::F before = group == 0 ? Vec::zero() : Vec::load(target);
+            Vec::store(target, w.added(before, acc[r][v], row_sum, a_scale));
           }
         }
       }

@@ -51,6 +51,16 @@ static constexpr Table bf16_table(const SmallFloat& f) {
 alignas(64) static constexpr Bf16OfE4m3 kBf16OfE4m3 = bf16_table<Bf16OfE4m3>(kE4m3);
 alignas(64) static constexpr Bf16OfE2m1 kBf16OfE2m1 = bf16_table<Bf16OfE2m1>(kE2m1);
 
+// What vectors look up by four bits: twice an e2m1 with 12 added, and ggml's numbers of IQ4 with
+// 128.
+struct Bytes16 {
+  alignas(16) uint8_t at[16];
+};
+static constexpr Bytes16 kE2m1Numbers = {
+    {12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0}};
+static constexpr Bytes16 kIq4Numbers = {
+    {1, 24, 45, 63, 79, 93, 106, 118, 129, 141, 153, 166, 181, 197, 217, 241}};
+
 // The small float of a format that has one.
 static constexpr const SmallFloat& small_float(Format format) {
   return info(format).bits == 8 ? kE4m3 : kE2m1;

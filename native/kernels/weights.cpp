@@ -69,12 +69,13 @@ void pack_rows_of(const Source& source, int64_t first, Format format, std::byte*
   pack_panels(format, std::span<const PanelJob<Source>>(jobs));
 }
 
-ExpertWeights::Shard make_shard(int64_t hidden, int64_t first, int64_t width, Format format) {
+ExpertWeights::Shard make_shard(int64_t hidden, int64_t first, int64_t width,
+                                ExpertFormats formats) {
   ExpertWeights::Shard shard{};
   shard.first = first;
   shard.width = width;
-  shard.gate_up = panel_layout(format, hidden);
-  shard.down = panel_layout(format, width);
+  shard.gate_up = panel_layout(formats.gate_up, hidden);
+  shard.down = panel_layout(formats.down, width);
   shard.gate_up_panels = (width + ExpertWeights::kHalf - 1) / ExpertWeights::kHalf;
   shard.down_panels = panel_count(hidden);
   return shard;
@@ -126,6 +127,10 @@ void LinearWeight::set_rows(int64_t first, const QuantizedMatrix& source) {
   pack_rows_of(source, first, format_, writable(memory_), layout_.panel_bytes);
 }
 
+void LinearWeight::set_rows(int64_t first, const BlockMatrix& source) {
+  pack_rows_of(source, first, format_, writable(memory_), layout_.panel_bytes);
+}
+
 void LinearWeight::dequantize(float* target_NK) const {
   ThreadPool::Session session(ThreadPool::instance());
   session.parallel_for(panels(), [&](int64_t item, int) {
@@ -136,18 +141,18 @@ void LinearWeight::dequantize(float* target_NK) const {
 }
 
 ExpertWeights::ExpertWeights(int64_t num_experts, int64_t hidden, int64_t intermediate,
-                             Format format, bool has_bias)
-    : num_experts_(num_experts), hidden_(hidden), intermediate_(intermediate), format_(format) {
+                             ExpertFormats formats, bool has_bias)
+    : num_experts_(num_experts), hidden_(hidden), intermediate_(intermediate), formats_(formats) {
   const ThreadPool::Session session(ThreadPool::instance());
   // Shards begin where both a gate/up panel and a group of down begin.
-  const int64_t step = std::max<int64_t>(kHalf, info(format).k_multiple);
+  const int64_t step = std::max<int64_t>(kHalf, info(formats.down).k_multiple);
   const int64_t steps = (intermediate + step - 1) / step;
   const int64_t num_shards = std::min<int64_t>(session.num_nodes(), steps);
   for (int64_t i = 0; i < num_shards; ++i) {
     const int64_t first = steps * i / num_shards * step;
     const int64_t end = std::min(steps * (i + 1) / num_shards * step, intermediate);
     const int node = session.memory_node(static_cast<int>(i));
-    Shard shard = make_shard(hidden, first, end - first, format);
+    Shard shard = make_shard(hidden, first, end - first, formats);
     shard.gate_up_memory = WeightMemory(
         expert_bytes(num_experts, shard.gate_up_panels, shard.gate_up.panel_bytes), node);
     shard.down_memory =
@@ -159,14 +164,14 @@ ExpertWeights::ExpertWeights(int64_t num_experts, int64_t hidden, int64_t interm
 }
 
 ExpertWeights::ExpertWeights(int64_t num_experts, int64_t hidden, int64_t intermediate,
-                             Format format, WeightMemory gate_up, WeightMemory down,
+                             ExpertFormats formats, WeightMemory gate_up, WeightMemory down,
                              WeightMemory biases)
     : num_experts_(num_experts),
       hidden_(hidden),
       intermediate_(intermediate),
-      format_(format),
+      formats_(formats),
       biases_(std::move(biases)) {
-  Shard shard = make_shard(hidden, 0, intermediate, format);
+  Shard shard = make_shard(hidden, 0, intermediate, formats);
   shard.gate_up_memory = std::move(gate_up);
   shard.down_memory = std::move(down);
   require_size("gate_up", shard.gate_up_memory,
@@ -183,12 +188,12 @@ void ExpertWeights::set_down(int64_t expert, const Source& down_MF) {
   parts.reserve(shards_.size());
   std::vector<PanelJob<Source>> jobs;
   for (const Shard& shard : shards_) {
-    parts.push_back(columns(down_MF, format_, shard.first, shard.width));
+    parts.push_back(columns(down_MF, formats_.down, shard.first, shard.width));
     append_jobs(parts.back(), 0,
                 writable(shard.down_memory) + expert * shard.down_panels * shard.down.panel_bytes,
                 shard.down.panel_bytes, jobs);
   }
-  pack_panels(format_, std::span<const PanelJob<Source>>(jobs));
+  pack_panels(formats_.down, std::span<const PanelJob<Source>>(jobs));
 }
 
 template <typename Source>
@@ -204,7 +209,7 @@ void ExpertWeights::set_gate_up(int64_t expert, const Source& gate_FM, const Sou
       panel += shard.gate_up.panel_bytes;
     }
   }
-  pack_panels(format_, std::span<const PanelJob<Source>>(jobs));
+  pack_panels(formats_.gate_up, std::span<const PanelJob<Source>>(jobs));
 }
 
 void ExpertWeights::set(int64_t expert, const QuantizedMatrix& gate_FM,
@@ -213,16 +218,22 @@ void ExpertWeights::set(int64_t expert, const QuantizedMatrix& gate_FM,
   set_down(expert, down_MF);
 }
 
+void ExpertWeights::set(int64_t expert, const BlockMatrix& gate_FM, const BlockMatrix& up_FM,
+                        const BlockMatrix& down_MF) {
+  set_gate_up(expert, gate_FM, up_FM);
+  set_down(expert, down_MF);
+}
+
 void ExpertWeights::set(int64_t expert, const SourceMatrix& gate_FM, const SourceMatrix& up_FM,
                         const SourceMatrix& down_MF) {
   set_gate_up(expert, gate_FM, up_FM);
-  if (info(format_).group != kWholeRow || shards_.size() == 1) {
+  if (info(formats_.down).group != kWholeRow || shards_.size() == 1) {
     set_down(expert, down_MF);
     return;
   }
   std::vector<std::byte> q(static_cast<std::size_t>(hidden_ * intermediate_));
   std::vector<std::byte> scales(static_cast<std::size_t>(hidden_ * 4));
-  quantize(down_MF, format_, q.data(), scales.data());
+  quantize(down_MF, formats_.down, q.data(), scales.data());
   set_down(expert, QuantizedMatrix{down_MF.name, down_MF.name, q.data(), scales.data(), hidden_,
                                    intermediate_, intermediate_, 4});
 }
@@ -242,7 +253,7 @@ bool ExpertWeights::lies_as(const ExpertWeights& other) const {
     return a.first == b.first && a.width == b.width;
   };
   return hidden_ == other.hidden_ && intermediate_ == other.intermediate_ &&
-         format_ == other.format_ && has_bias() == other.has_bias() &&
+         formats_ == other.formats_ && has_bias() == other.has_bias() &&
          std::ranges::equal(shards_, other.shards_, same);
 }
 
@@ -260,26 +271,46 @@ void ExpertWeights::copy(int64_t expert, const ExpertWeights& from, int64_t from
 }
 
 int64_t ExpertWeights::gate_up_bytes() const {
-  const Shard whole = make_shard(hidden_, 0, intermediate_, format_);
+  const Shard whole = make_shard(hidden_, 0, intermediate_, formats_);
   return whole.gate_up_panels * whole.gate_up.panel_bytes;
 }
 
 int64_t ExpertWeights::down_bytes() const {
-  const Shard whole = make_shard(hidden_, 0, intermediate_, format_);
+  const Shard whole = make_shard(hidden_, 0, intermediate_, formats_);
   return whole.down_panels * whole.down.panel_bytes;
 }
 
+// A shard's part of a panel with blocks, whose columns are longer: halves, and each strip's words.
+static void copy_blocks(const std::byte* from, const PanelLayout& part, const PanelLayout& whole,
+                        int64_t first_block, std::byte* to) {
+  const int64_t words_bytes = info(part.format).block.bytes / 4 * kStrip * 4;
+  std::memcpy(to + block_place(whole, first_block, 0).half, from,
+              static_cast<std::size_t>(part.halves_bytes));
+  for (int64_t column = 0; column < kPanel; column += kStrip)
+    std::memcpy(to + block_place(whole, first_block, column).words,
+                from + block_place(part, 0, column).words,
+                static_cast<std::size_t>(part.blocks * words_bytes));
+}
+
 void ExpertWeights::copy_panels(int64_t expert, std::byte* gate_up, std::byte* down) const {
-  const PanelLayout whole = panel_layout(format_, intermediate_);
+  const PanelLayout whole = panel_layout(formats_.down, intermediate_);
   std::byte* down_panel = down;
   for (const Shard& shard : shards_) {
     const int64_t bytes = shard.gate_up_panels * shard.gate_up.panel_bytes;
     std::memcpy(gate_up, shard.gate_up_panel(expert, 0), static_cast<std::size_t>(bytes));
     gate_up += bytes;
+    if (has_blocks(formats_.down)) {
+      const int64_t first_block = shard.first / info(formats_.down).block.k;
+      for (int64_t i = 0; i < shard.down_panels; ++i)
+        copy_blocks(shard.down_panel(expert, i), shard.down, whole, first_block,
+                    down + i * whole.panel_bytes);
+      continue;
+    }
     // A panel's groups, or its steps of K when there are none, follow those of the shard before. A
     // single group for all of K has the same scales in every shard.
     const bool first = shard.first == 0;
-    const int64_t skipped = info(format_).group == kWholeRow && !first ? whole.scale_bytes : 0;
+    const int64_t skipped =
+        info(formats_.down).group == kWholeRow && !first ? whole.scale_bytes : 0;
     const int64_t part = shard.down.panel_bytes - skipped;
     for (int64_t i = 0; i < shard.down_panels; ++i)
       std::memcpy(down_panel + i * whole.panel_bytes, shard.down_panel(expert, i) + skipped,
@@ -295,12 +326,12 @@ void ExpertWeights::dequantize(int64_t expert, float* gate_FM, float* up_FM, flo
       const std::byte* panel = shard.gate_up_panel(expert, item);
       const int64_t count = std::min(kHalf, shard.width - item * kHalf);
       const int64_t offset = (shard.first + item * kHalf) * hidden_;
-      unpack_panel(format_, hidden_, panel, 0, count, gate_FM + offset, hidden_);
-      unpack_panel(format_, hidden_, panel, kHalf, count, up_FM + offset, hidden_);
+      unpack_panel(formats_.gate_up, hidden_, panel, 0, count, gate_FM + offset, hidden_);
+      unpack_panel(formats_.gate_up, hidden_, panel, kHalf, count, up_FM + offset, hidden_);
     });
     session.parallel_for(shard.down_panels, [&](int64_t item, int) {
       const int64_t first = item * kPanel;
-      unpack_panel(format_, shard.width, shard.down_panel(expert, item), 0,
+      unpack_panel(formats_.down, shard.width, shard.down_panel(expert, item), 0,
                    std::min(kPanel, hidden_ - first), down_MF + first * intermediate_ + shard.first,
                    intermediate_);
     });

@@ -54,6 +54,7 @@ class LinearWeight {
   // hold nothing of use then.
   void set_rows(int64_t first, const SourceMatrix& source);
   void set_rows(int64_t first, const QuantizedMatrix& source);
+  void set_rows(int64_t first, const BlockMatrix& source);
   // The weights that kernels use, row-major fp32 [N][K].
   void dequantize(float* target_NK) const;
 
@@ -74,6 +75,12 @@ class LinearWeight {
   Format format_;
   PanelLayout layout_;
   WeightMemory memory_;
+};
+
+// float32 is in both or in none.
+struct ExpertFormats {
+  Format gate_up, down;
+  friend bool operator==(const ExpertFormats&, const ExpertFormats&) = default;
 };
 
 // Gate, up and down of every expert of one layer, cut into shards along the intermediate size: one
@@ -104,10 +111,10 @@ class ExpertWeights {
 
   // One shard per node of the thread pool, as far as the intermediate size reaches. Biases, when
   // present, start as zeros.
-  ExpertWeights(int64_t num_experts, int64_t hidden, int64_t intermediate, Format format,
+  ExpertWeights(int64_t num_experts, int64_t hidden, int64_t intermediate, ExpertFormats formats,
                 bool has_bias);
   // Mapped, one shard, as LinearWeight; no biases when that memory is empty.
-  ExpertWeights(int64_t num_experts, int64_t hidden, int64_t intermediate, Format format,
+  ExpertWeights(int64_t num_experts, int64_t hidden, int64_t intermediate, ExpertFormats formats,
                 WeightMemory gate_up, WeightMemory down, WeightMemory biases);
 
   // As LinearWeight::set_rows. Formats with a scale per row take that of the whole row in every
@@ -116,6 +123,8 @@ class ExpertWeights {
            const SourceMatrix& down_MF);
   void set(int64_t expert, const QuantizedMatrix& gate_FM, const QuantizedMatrix& up_FM,
            const QuantizedMatrix& down_MF);
+  void set(int64_t expert, const BlockMatrix& gate_FM, const BlockMatrix& up_FM,
+           const BlockMatrix& down_MF);
   // A null pointer leaves what is there.
   void set_bias(int64_t expert, const float* gate_F, const float* up_F, const float* down_M);
   // Takes panels and biases of one of `from`'s, which has the same sizes, format and shards.
@@ -132,7 +141,8 @@ class ExpertWeights {
   int64_t num_experts() const { return num_experts_; }
   int64_t hidden() const { return hidden_; }
   int64_t intermediate() const { return intermediate_; }
-  Format format() const { return format_; }
+  Format gate_up_format() const { return formats_.gate_up; }
+  Format down_format() const { return formats_.down; }
   bool has_bias() const { return biases_.size() > 0; }
   std::span<const Shard> shards() const { return shards_; }
   // fp32 [intermediate], [intermediate], [hidden] of an expert; null without biases.
@@ -156,7 +166,7 @@ class ExpertWeights {
   int64_t num_experts_;
   int64_t hidden_;
   int64_t intermediate_;
-  Format format_;
+  ExpertFormats formats_;
   std::vector<Shard> shards_;
   WeightMemory biases_;  // [experts][2 * intermediate + hidden] fp32, or empty
 };

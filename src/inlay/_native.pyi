@@ -16,6 +16,7 @@ class kernels:
         ) -> None: ...
         def set_rows(self, first: int, rows_NK: Any) -> None: ...
         def set_rows_quantized(self, first: int, q_NK: Any, scales_NG: Any) -> None: ...
+        def set_rows_blocks(self, first: int, blocks_NB: Any) -> None: ...
         def dequantize(self) -> npt.NDArray[np.float32]: ...
         def panels(self) -> npt.NDArray[np.uint8]: ...
         @property
@@ -33,6 +34,7 @@ class kernels:
             intermediate: int,
             format: str = "float32",
             bias: bool = False,
+            down_format: str | None = None,
         ) -> None: ...
         def set(
             self,
@@ -57,6 +59,16 @@ class kernels:
             up_bias_F: Any = None,
             down_bias_M: Any = None,
         ) -> None: ...
+        def set_blocks(
+            self,
+            expert: int,
+            gate_FB: Any,
+            up_FB: Any,
+            down_MB: Any,
+            gate_bias_F: Any = None,
+            up_bias_F: Any = None,
+            down_bias_M: Any = None,
+        ) -> None: ...
         def copy(self, expert: int, source: kernels.ExpertWeights, source_expert: int) -> None: ...
         def dequantize(
             self, expert: int
@@ -72,6 +84,8 @@ class kernels:
         def intermediate(self) -> int: ...
         @property
         def format(self) -> str: ...
+        @property
+        def down_format(self) -> str: ...
         @property
         def nbytes(self) -> int: ...
 
@@ -164,6 +178,7 @@ class kernels:
         gate_up: Any,
         down: Any,
         biases: Any = None,
+        down_format: str | None = None,
     ) -> ExpertWeights: ...
     @staticmethod
     def linear(

@@ -8,7 +8,7 @@ import torch
 
 from inlay import kernels
 from inlay.core.errors import ArgumentError, NotFiniteError
-from inlay.core.weight_format import FORMATS, format_named
+from inlay.core.weight_format import BLOCK_FORMATS, FORMATS, format_named
 from inlay.kernels import _backend, reference
 from inlay.kernels._checks import from_bf16, to_bf16
 from tests.native.cases import floats
@@ -21,7 +21,7 @@ SHAPES = [(1, 1), (65, 7), (130, 64), (40, 300)]
 ERRORS = {
     "float32": 0, "bfloat16": 0.0017, "int8": 0.0084, "int8:g32": 0.0055,
     "uint4:g32": 0.0712, "int4:g128": 0.0975, "int4:g64": 0.0905, "int4:g32": 0.0815,
-    "fp8:g128": 0.0262, "mxfp4": 0.116,
+    "fp8:g128": 0.0262, "mxfp4": 0.116, "float16": 0.00021,
 }  # fmt: skip
 
 
@@ -45,7 +45,8 @@ def awkward(rng: np.random.Generator) -> np.ndarray:
 
 @pytest.mark.parametrize("format", kernels.FORMATS)
 def test_panels_are_those_of_the_reference(isa: str, rng: np.random.Generator, format: str) -> None:
-    for w in [floats(rng, *shape) for shape in SHAPES] + [awkward(rng)]:
+    largest = np.float32(65504 if format == "float16" else np.inf)
+    for w in [floats(rng, *shape) for shape in SHAPES] + [awkward(rng).clip(-largest, largest)]:
         packed, plain = kernels.pack_linear(w, format), reference.pack_linear(w, format)
         assert (packed.shape, packed.format, packed.nbytes) == (w.shape, format, plain.nbytes)
         assert np.array_equal(packed.panels(), plain.panels())
@@ -160,11 +161,11 @@ def test_rows_that_are_not_finite_are_refused(
 @pytest.mark.parametrize("format", kernels.FORMATS)
 @pytest.mark.parametrize("module", [kernels, reference], ids=["native", "reference"])
 def test_what_becomes_infinite_in_the_format_is_refused(isa: str, module: Any, format: str) -> None:
-    largest = np.finfo(np.float32).max
+    largest = np.finfo(np.float16 if format == "float16" else np.float32).max
     w = np.zeros((3, 64), np.float32)
-    w[1, 2] = largest * np.float32(0.75)  # 4 bits search among scales up to 1.28 times as large
+    w[1, 2] = 0.75 * np.float32(largest)  # 4 bits search among scales up to 1.28 times as large
     assert np.isfinite(module.pack_linear(w, format).dequantize()).all()
-    w[1, 2] = largest
+    w[1, 2] = np.finfo(np.float32).max
     if format in ("float32", "fp8:g128", "mxfp4"):
         assert np.isfinite(module.pack_linear(w, format).dequantize()).all()
         return
@@ -209,11 +210,15 @@ def test_biases_are_finite_and_a_refused_expert_keeps_its_own(
 def test_the_table_of_formats_is_the_kernels_own() -> None:
     from inlay import _native
 
-    mine = [format_named(name) for name in FORMATS]
-    assert _native.kernels.formats() == [
-        (f.name, f.bits, f.bias if f.is_integer else 0, f.group, f.k_multiple, f.scale)
-        for f in mine
+    mine = [format_named(name) for name in (*FORMATS, *BLOCK_FORMATS)]
+    theirs = _native.kernels.formats()
+    assert [(name, bits, *more) for name, bits, _, *more in theirs] == [
+        (f.name, f.bits, f.group, f.k_multiple, f.scale, f.block, f.block_bytes) for f in mine
     ]
+    biases = {name: bias for name, _, bias, *_ in theirs}
+    # What is added to the integers of blocks is a matter of the kernels'.
+    for f in mine[: len(FORMATS)]:
+        assert biases[f.name] == (f.bias if f.is_integer else 0)
 
 
 @pytest.mark.parametrize("module", [kernels, reference], ids=["native", "reference"])

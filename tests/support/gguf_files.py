@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from safetensors.torch import load_file, save_file
 
 from inlay.models.gguf import gguf_directory
 from inlay.models.gguf.encode import encode
+from tests.support.gguf_blocks import blocks_like
 from tests.support.tiny_models import make_tiny_model
 
 ARCHITECTURES = {
@@ -130,6 +131,7 @@ def write_gguf(
     *,
     metadata: dict[str, Any] | None = None,
     experts: Type | None = None,
+    others: Mapping[str, Type] | None = None,
     split_latent: bool = True,
     drafting_layers: int = 0,
     parts: int = 1,
@@ -141,6 +143,7 @@ def write_gguf(
         kind: of matrices; norms, biases and routers are float32.
         metadata: of the tokenizer, or to replace some; None leaves one out.
         experts: of experts, where that is another.
+        others: of matrices whose name has such a part.
         split_latent: as files are written from 2025 on.
         drafting_layers: behind the others, which only draft tokens.
         parts: files; above 1 `file` is the first one's name.
@@ -158,6 +161,7 @@ def write_gguf(
         for name, values in pieces.items():
             is_matrix = values.ndim > 1 and "ffn_gate_inp" not in name and ".bias" not in name
             held = (experts or kind) if "_exps." in name else kind
+            held = next((one for part, one in (others or {}).items() if part in name), held)
             if not is_matrix:
                 held = norms if "norm." in name else Type.F32
             data, floats[name] = _stored(values, held)
@@ -359,6 +363,8 @@ def _stored(values: np.ndarray, kind: Type) -> tuple[np.ndarray, np.ndarray]:
         data = _q4_k(values)
     elif kind in (Type.Q5_K, Type.Q6_K):
         data = encode(values, kind)
+    elif kind.name.startswith(("IQ", "Q2_K", "Q3_K", "NVFP4")):  # nothing here makes them
+        data = blocks_like(np.random.default_rng(values.size), kind.name.lower(), values)
     else:
         data = gguf.quantize(values, kind)
     return data, np.array(gguf.dequantize(data, kind), np.float32)

@@ -1,6 +1,7 @@
 // The algorithm of amx.cpp with portable C++ in the place of tiles and vectors, beside scalar.cpp:
 // tests run it on every machine. Everything else is in an anonymous namespace, so that the linker
 // cannot pick this file's copy of a function for another ISA.
+#include "../grids.h"
 #include "../small_floats.h"
 #include "parts.h"
 
@@ -12,6 +13,7 @@ namespace {
 #include "dot_scalar.inl.h"
 #include "codes_scalar.inl.h"
 #include "../decode.inl.h"
+#include "../blocks.inl.h"
 #include "bf16_fma.inl.h"
 #include "tiles_emulated.inl.h"
 #include "../product_steps.inl.h"

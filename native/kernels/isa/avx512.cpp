@@ -3,6 +3,7 @@
 // pick this file's copy of a function for another ISA.
 #include <immintrin.h>
 
+#include "../grids.h"
 #include "../small_floats.h"
 #include "parts.h"
 
@@ -15,6 +16,7 @@ namespace {
 #include "dot_avx512.inl.h"
 #include "codes_avx512.inl.h"
 #include "../decode.inl.h"
+#include "../blocks.inl.h"
 #include "bf16_fma.inl.h"
 #include "../product_steps.inl.h"
 #include "../product_tiles.inl.h"

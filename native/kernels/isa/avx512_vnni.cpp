@@ -4,6 +4,7 @@
 // ISA.
 #include <immintrin.h>
 
+#include "../grids.h"
 #include "../small_floats.h"
 #include "parts.h"
 
@@ -16,6 +17,7 @@ namespace {
 #include "dot_avx512_vnni.inl.h"
 #include "codes_avx512.inl.h"
 #include "../decode.inl.h"
+#include "../blocks.inl.h"
 #include "bf16_fma.inl.h"
 #include "../product_steps.inl.h"
 #include "../product_tiles.inl.h"

@@ -12,6 +12,17 @@ struct Codes {
         _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))));
   }
 
+  // What a table says of each byte, which is below 16.
+  static Words bytes_at(const Bytes16& table, Words index) {
+    const __m128i numbers = _mm_load_si128(reinterpret_cast<const __m128i*>(table.at));
+    return reinterpret_cast<Words>(looked_up(numbers, reinterpret_cast<Bytes>(index)));
+  }
+  // And of each word, which is not negative.
+  static Words words_at(const uint32_t* table, Words index) {
+    return reinterpret_cast<Words>(_mm256_i32gather_epi32(reinterpret_cast<const int*>(table),
+                                                          reinterpret_cast<__m256i>(index), 4));
+  }
+
   // The bytes of a bf16: the high one is 60 + size / 16, the low one size * 16, but for sizes below
   // 8, which are subnormal. There two tables say what has to be taken away and flipped; the others
   // are moved out of the tables' reach, where vpshufb gives 0.

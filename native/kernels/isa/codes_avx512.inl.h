@@ -10,6 +10,18 @@ struct Codes {
         _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))));
   }
 
+  // What a table says of each byte, which is below 16.
+  static Words bytes_at(const Bytes16& table, Words index) {
+    const __m128i numbers = _mm_load_si128(reinterpret_cast<const __m128i*>(table.at));
+    return reinterpret_cast<Words>(
+        _mm512_shuffle_epi8(_mm512_broadcast_i32x4(numbers), reinterpret_cast<__m512i>(index)));
+  }
+  // And of each word, which is not negative.
+  static Words words_at(const uint32_t* table, Words index) {
+    return reinterpret_cast<Words>(
+        _mm512_i32gather_epi32(reinterpret_cast<__m512i>(index), table, 4));
+  }
+
   // 64 of the 128 magnitudes are looked up at a time; the seventh bit says which are right.
   static Words e4m3(Words w, int pair) {
     const __m512i all = reinterpret_cast<__m512i>(w);

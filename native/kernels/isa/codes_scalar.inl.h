@@ -11,6 +11,21 @@ struct Codes {
     return words;
   }
 
+  // What a table says of each byte, which is below 16.
+  static Words bytes_at(const Bytes16& table, Words index) {
+    for (int lane = 0; lane < Vec::kWidth; ++lane) {
+      const uint32_t at = index[lane];
+      index[lane] = table.at[at & 255] | uint32_t{table.at[at >> 8 & 255]} << 8 |
+                    uint32_t{table.at[at >> 16 & 255]} << 16 | uint32_t{table.at[at >> 24]} << 24;
+    }
+    return index;
+  }
+  // And of each word, which is not negative.
+  static Words words_at(const uint32_t* table, Words index) {
+    for (int lane = 0; lane < Vec::kWidth; ++lane) index[lane] = table[index[lane]];
+    return index;
+  }
+
   static Words e4m3(Words w, int pair) {
     for (int lane = 0; lane < Vec::kWidth; ++lane) {
       const uint32_t word = w[lane] >> (8 * pair);

@@ -1,5 +1,6 @@
 // Portable C++ for every processor. Everything else is in an anonymous namespace, so that the
 // linker cannot pick this file's copy of a function for another ISA.
+#include "../grids.h"
 #include "../small_floats.h"
 #include "parts.h"
 
@@ -11,6 +12,7 @@ namespace {
 #include "dot_scalar.inl.h"
 #include "codes_scalar.inl.h"
 #include "../decode.inl.h"
+#include "../blocks.inl.h"
 #include "bf16_fma.inl.h"
 #include "../product_steps.inl.h"
 #include "../product_tiles.inl.h"

@@ -13,8 +13,8 @@
 // clang-format on
 
 constexpr VectorKernels vector_kernels() {
-  return {Vec::kName,      float32_product,   pack_rows,    quantize_row,    store_rows,
-          gated_rows,      add_weighted_rows, norm_rows,    rope_rows,       attention_tile,
-          merge_attention, router_rows,       decode_panel, transpose_panel, low_rank_dot,
-          low_rank_add,    low_rank_grad,     save_gated,   gated_backward};
+  return {Vec::kName,      float32_product,   pack_rows,     quantize_row,  store_rows,
+          gated_rows,      add_weighted_rows, norm_rows,     rope_rows,     attention_tile,
+          merge_attention, router_rows,       decode_panel,  unpack_blocks, transpose_panel,
+          low_rank_dot,    low_rank_add,      low_rank_grad, save_gated,    gated_backward};
 }

@@ -7,6 +7,23 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, kw_only=True)
+class BlockTypes:
+    """Of a GGUF file, the kernels' formats that hold most of each part as the file does.
+
+    Attributes:
+        experts: of routed experts; where there are none, of all matrices.
+        rest: of all matrices that are no routed experts'.
+        head: of the output matrix.
+        file_bytes: of all matrices but the embedding, and of that where it is the output matrix.
+    """
+
+    experts: str
+    rest: str
+    head: str
+    file_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class Quantization:
     """What the files of a model hold.
 
@@ -19,6 +36,7 @@ class Quantization:
         head: the same for the output matrix.
         file_bytes: of a quantised weight in the files, scales included, about.
         again: some become floats first, because no format of the kernels has such codes.
+        blocks: of GGUF files whose matrices a CPU's kernels hold as they are, each in its own type.
     """
 
     method: str
@@ -29,6 +47,7 @@ class Quantization:
     head: str | None = None
     file_bytes: float
     again: bool = False
+    blocks: BlockTypes | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,7 +22,7 @@ from inlay.core.errors import ArgumentError
 from inlay.core.hardware import Device, Machine
 from inlay.core.model_shape import ModelShape
 from inlay.core.placement import PrefillAt
-from inlay.core.weight_format import FORMATS, format_named
+from inlay.core.weight_format import BLOCK_FORMATS, FORMATS, format_named
 
 Operator = Literal["attention", "linears", "experts"]
 """Parts that are placed together: the attention core (queries against cached keys and values, no
@@ -31,12 +31,9 @@ weights); norms, matrices that all tokens pass, and shared experts; routed exper
 Limit = Literal["bandwidth", "compute", "link"]
 Kind = Literal["cpu", "gpu"]
 
-# Formats that files come in, where the CPU kernels have none of the name.
-_FILE_FORMATS = {"float16": 2.0}
-
 # What a format is multiplied as. GPUs widen integers, which save them memory alone.
 _OPERANDS: dict[Kind, dict[str, str]] = {
-    "cpu": {"float32": "fp32", "int8": "int8", "int4": "int8", "uint4": "int8"},
+    "cpu": {"float32": "fp32", "float16": "fp32", "int8": "int8", "int4": "int8", "uint4": "int8"},
     "gpu": {"float32": "fp32", "fp8": "fp8", "mxfp4": "fp4"},
 }
 # Where a device lacks an operand, it computes in the next one.
@@ -55,11 +52,9 @@ def bytes_per_weight(name: str) -> float:
     Raises:
         ArgumentError: there is no such format.
     """
-    if name in FORMATS:
+    if name in FORMATS or name in BLOCK_FORMATS:
         return format_named(name).bytes_per_weight
-    if name in _FILE_FORMATS:
-        return _FILE_FORMATS[name]
-    known = ", ".join((*FORMATS, *_FILE_FORMATS))
+    known = ", ".join(FORMATS)
     raise ArgumentError(f"format: must be one of {known}; got {name!r}")
 
 
@@ -284,6 +279,8 @@ def _operand(kind: Kind, part: Part) -> str:
     if part.name == "attention core" and kind == "cpu":
         return "fp32"  # keys and values are widened as they are read
     name = part.format.split(":")[0]
+    if kind == "cpu" and name in BLOCK_FORMATS:
+        return "int8"
     return _OPERANDS[kind].get(name, "bf16")
 
 

@@ -67,10 +67,7 @@ def digest_of(data: Any) -> bytes:
 
 def linear_bytes(out_features: int, in_features: int, format: str) -> int:
     """Size of a dense weight's panels; from whole panels on, rows add up."""
-    found = format_named(format)
-    row_bits = found.padded(in_features) * found.bits
-    scales = found.groups(in_features) * found.scale_bytes
-    return -(-out_features // PANEL) * PANEL * (row_bits // 8 + scales)
+    return -(-out_features // PANEL) * PANEL * format_named(format).row_bytes(in_features)
 
 
 def expert_bytes(hidden: int, intermediate: int, format: str) -> dict[str, int]:

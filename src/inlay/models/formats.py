@@ -8,16 +8,16 @@ from dataclasses import dataclass
 
 from inlay.core.errors import UnsupportedModelError
 from inlay.core.model_shape import ModelShape
+from inlay.core.quantization import BlockTypes
 from inlay.core.roofline import Formats, bytes_per_weight, parts_of
 from inlay.core.units import format_bytes
 from inlay.core.weight_format import FORMATS, MAX_WHOLE_ROW, format_named
 
-# Those of the CPU kernels, and what only a CUDA backend holds.
-BYTES_PER_WEIGHT = {name: bytes_per_weight(name) for name in (*FORMATS, "float16")}
+BYTES_PER_WEIGHT = {name: bytes_per_weight(name) for name in FORMATS}
 FLOAT_FORMATS = ("float32", "bfloat16", "float16")
 _ALIASES = {"int4": "int4:g32", "bf16": "bfloat16"}
 
-# What a user may ask for; float16 is read, but held only by explicit choice of a CUDA backend.
+# What a user may ask for.
 WEIGHT_FORMATS = ("auto", *BYTES_PER_WEIGHT, *_ALIASES)
 _AND = "+"
 
@@ -107,6 +107,18 @@ def part_formats(shape: ModelShape, weight_format: str, float_dtype: str) -> Par
         latent=other,
         router=router,
         head=other,
+    )
+
+
+def block_formats(blocks: BlockTypes) -> PartFormats:
+    """The same of a GGUF file whose matrices stay in their own types: of most of each part."""
+    return PartFormats(
+        experts=blocks.experts,
+        mlp=blocks.rest,
+        attention=blocks.rest,
+        latent="int8:g32",
+        router="float32",
+        head=blocks.head,
     )
 
 

@@ -29,7 +29,7 @@ from inlay.models.backends import backend_of, backends_of, check_memory
 from inlay.models.background import Loading
 from inlay.models.batch import ForwardBatch
 from inlay.models.decoder import Decoder
-from inlay.models.formats import FLOAT_FORMATS, halves
+from inlay.models.formats import halves
 from inlay.models.hand_over import fill_first
 from inlay.models.host_share import HostShare, ShareConfig, SharedMixture
 from inlay.models.kv_pool import KvPool
@@ -304,7 +304,7 @@ def load_model(
         directory: holds config.json and *.safetensors, or `weights.inlay` as `convert` makes it.
         device: `cpu`, `cuda` or `cuda:<n>`.
         weight_format: one of `WEIGHT_FORMATS` that the backend has. `auto` is what the files hold
-            on a CPU, where float16 is widened to float32, which is exact, and bfloat16 on CUDA.
+            on a CPU, and bfloat16 on CUDA.
             Packed weights have theirs.
         backend: `auto` (native kernels on a CPU; on CUDA those in Triton, or PyTorch where Triton
             is missing), `native` or `torch`.
@@ -378,7 +378,7 @@ def load_model(
         loading=loading,
         made_bytes=made_bytes,
         mapped=packed.is_file(),
-        kv_dtype=rest if rest in FLOAT_FORMATS else opened.float_dtype,
+        kv_dtype=rest if rest in placed.kv_dtypes else opened.float_dtype,
         share=share,
         group=group,
         graph=graph,

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, groupby
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from inlay import kernels
 from inlay.core.errors import UnsupportedModelError
 from inlay.core.model_shape import Activation, RouterShape
 from inlay.core.placement import CPU
+from inlay.core.weight_format import BLOCK_FORMATS
 from inlay.models.batch import ForwardBatch
 from inlay.models.embedding import Embedding
 from inlay.models.float_arrays import BFLOAT16, bits_of, to_float32
@@ -35,7 +36,13 @@ from inlay.models.ops import (
     on_host,
     slots_of,
 )
-from inlay.models.published.rows import Matrix, QuantizedRows, floats_of
+from inlay.models.published.rows import (
+    BlockRows,
+    Matrix,
+    QuantizedRows,
+    floats_of,
+    held_format,
+)
 
 if TYPE_CHECKING:
     from inlay.models.rank_group import RankGroup
@@ -48,15 +55,19 @@ _NO_RESIDENTS = "experts in host memory are nowhere else on a CPU"
 
 @dataclass(frozen=True)
 class NativeLinear:
-    """A packed matrix and its bias."""
+    """A packed matrix and its bias.
 
-    weight: kernels.LinearWeight
+    Attributes:
+        weights: the matrix, or parts of its rows one after the other, each in a format of its own.
+    """
+
+    weights: tuple[kernels.LinearWeight, ...]
     bias_N: NDArray[np.float32] | None
 
     @property
     def nbytes(self) -> int:
         """Memory of the matrix."""
-        return self.weight.nbytes
+        return sum(weight.nbytes for weight in self.weights)
 
 
 @dataclass(frozen=True)
@@ -99,7 +110,7 @@ class NativeOps:
 
     @property
     def weight_formats(self) -> tuple[str, ...]:
-        """What the kernels multiply with."""
+        """What the kernels multiply with, but for blocks, which nothing becomes."""
         return kernels.FORMATS
 
     def auto_format(self, float_dtype: str) -> str:
@@ -130,21 +141,31 @@ class NativeOps:
     def pack_linear(
         self, parts_NM: Sequence[Matrix], bias_parts_N: Sequence[HostArray], weight_format: str
     ) -> NativeLinear:
-        """Packs part by part."""
-        rows = sum(len(part) for part in parts_NM)
-        weight = kernels.LinearWeight(rows, parts_NM[0].shape[1], weight_format)
-        start = 0
-        for part in parts_NM:
-            _set_rows(weight, start, part)
-            start += len(part)
+        """Packs part by part; parts that a format with blocks leaves in several make several."""
+        weights = []
+        for held, alike in groupby(parts_NM, lambda part: held_format(part, weight_format)):
+            parts = list(alike)
+            weight = kernels.LinearWeight(sum(map(len, parts)), parts[0].shape[1], held)
+            start = 0
+            for part in parts:
+                _set_rows(weight, start, part)
+                start += len(part)
+            weights.append(weight)
         bias = np.concatenate([to_float32(part) for part in bias_parts_N]) if bias_parts_N else None
-        return NativeLinear(weight, bias)
+        return NativeLinear(tuple(weights), bias)
 
     def new_experts(
-        self, experts: int, hidden: int, width: int, weight_format: str, *, biases: bool = False
+        self,
+        experts: int,
+        hidden: int,
+        width: int,
+        weight_format: str,
+        *,
+        down_format: str | None = None,
+        biases: bool = False,
     ) -> kernels.ExpertWeights:
         """Untouched memory, which costs nothing before an expert is there."""
-        return kernels.ExpertWeights(experts, hidden, width, weight_format, biases)
+        return kernels.ExpertWeights(experts, hidden, width, weight_format, biases, down_format)
 
     def set_expert(
         self, experts: kernels.ExpertWeights, number: int, tensors: ExpertTensors
@@ -152,15 +173,20 @@ class NativeOps:
         """As the protocol says. What is read and converted is that beside the kernels; each takes
         a turn with all their threads.
         """
-        parts = (tensors.gate_FM, tensors.up_FM, tensors.down_MF)
+        formats = (experts.format, experts.format, experts.down_format)
+        parts = tuple(map(_in_codes, (tensors.gate_FM, tensors.up_FM, tensors.down_MF), formats))
         biases = tuple(map(self.vector, tensors.biases or ()))
-        held = all(_is_held_as(part, experts.format) for part in parts)
-        if held:
-            given = tuple(chain.from_iterable(map(_held, parts)))
+        held = all(map(_is_held_as, parts, formats))
+        put: Callable[..., None]
+        given: tuple[HostArray, ...]
+        if held and experts.format in BLOCK_FORMATS:
+            put, given = experts.set_blocks, tuple(map(_blocks, parts))
+        elif held:
+            put, given = experts.set_quantized, tuple(chain.from_iterable(map(_held, parts)))
         else:
-            given = tuple(_readable(floats_of(part)) for part in parts)
+            put, given = experts.set, tuple(_readable(floats_of(part)) for part in parts)
         with self._turns:
-            (experts.set_quantized if held else experts.set)(number, *given, *biases)
+            put(number, *given, *biases)
 
     def pack_heads(
         self, parts_HNK: Sequence[HostArray], weight_format: str
@@ -233,7 +259,12 @@ class NativeOps:
         accumulate: bool = False,
     ) -> None:
         """As the protocol says."""
-        kernels.linear(x_TM, weight.weight, out_TN, bias_N=weight.bias_N, accumulate=accumulate)
+        start = 0
+        for part in weight.weights:
+            rows = slice(start, start + part.shape[0])
+            bias_N = None if weight.bias_N is None else weight.bias_N[rows]
+            kernels.linear(x_TM, part, out_TN[:, rows], bias_N=bias_N, accumulate=accumulate)
+            start = rows.stop
 
     def linear_heads(
         self,
@@ -447,8 +478,12 @@ class NativeOps:
 
 
 def _set_rows(weight: kernels.LinearWeight, start: int, part: Matrix) -> None:
+    part = _in_codes(part, weight.format)
     if _is_held_as(part, weight.format):
-        weight.set_rows_quantized(start, *_held(part))
+        if weight.format in BLOCK_FORMATS:
+            weight.set_rows_blocks(start, _blocks(part))
+        else:
+            weight.set_rows_quantized(start, *_held(part))
         return
     # Floats of a whole output matrix would take more than the rest of the model.
     step = kernels.head_rows(max(1, _PIECE_WEIGHTS // part.shape[1]))  # whole panels
@@ -456,14 +491,27 @@ def _set_rows(weight: kernels.LinearWeight, start: int, part: Matrix) -> None:
         weight.set_rows(start + at, _readable(floats_of(part[at : at + step])))
 
 
+def _in_codes(part: Matrix, weight_format: str) -> Matrix:
+    """A matrix whose blocks are not what a format holds, without them: it may hold its codes."""
+    if isinstance(part, BlockRows) and part.weight_format != weight_format:
+        return part.taken_apart()
+    return part
+
+
 def _is_held_as(part: Matrix, weight_format: str) -> bool:
-    return isinstance(part, QuantizedRows) and part.weight_format == weight_format
+    return isinstance(part, QuantizedRows | BlockRows) and part.weight_format == weight_format
 
 
 def _held(part: Matrix) -> tuple[HostArray, HostArray]:
     """What is held in a weight's own format is taken as it is: its codes and scales."""
     assert isinstance(part, QuantizedRows)
     return part.for_kernels()
+
+
+def _blocks(part: Matrix) -> HostArray:
+    """The same of blocks."""
+    assert isinstance(part, BlockRows)
+    return part.blocks
 
 
 def _readable(part: HostArray) -> HostArray:

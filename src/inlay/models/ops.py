@@ -153,9 +153,21 @@ class Ops(Protocol):
         ...
 
     def new_experts(
-        self, experts: int, hidden: int, width: int, weight_format: str, *, biases: bool = False
+        self,
+        experts: int,
+        hidden: int,
+        width: int,
+        weight_format: str,
+        *,
+        down_format: str | None = None,
+        biases: bool = False,
     ) -> Experts:
-        """Memory for the experts of a layer, with biases or without."""
+        """Memory for the experts of a layer, with biases or without.
+
+        Args:
+            down_format: of the matrices back to `hidden`, where that is another; of backends whose
+                `weight_formats` have blocks.
+        """
         ...
 
     def set_expert(self, experts: Experts, number: int, tensors: ExpertTensors) -> None:

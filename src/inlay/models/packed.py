@@ -197,7 +197,8 @@ class PackedWeights:
     def _linear(self, name: str) -> NativeLinear:
         entry = self._entry(name, LinearEntry)
         weight = self._matrix(name, entry)
-        return NativeLinear(weight, self._array(f"{name}.bias", entry.rows) if entry.bias else None)
+        bias = self._array(f"{name}.bias", entry.rows) if entry.bias else None
+        return NativeLinear((weight,), bias)
 
     def _heads(self, name: str) -> kernels.LinearWeight:
         return self._matrix(name, self._entry(name, HeadsEntry))

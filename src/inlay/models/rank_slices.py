@@ -12,7 +12,7 @@ from inlay.core.model_shape import ModelShape
 from inlay.core.tensor_parallel import Rank
 from inlay.models.adapter import AdapterPair
 from inlay.models.checkpoint import Tensors
-from inlay.models.published.rows import Matrix, QuantizedRows, columns_of
+from inlay.models.published.rows import BlockRows, Matrix, QuantizedRows, columns_of
 from inlay.models.weight_files import Index
 
 _AFTER_A_SUM = ("output_bias", "down_bias", "expert_down_bias", "experts_down_bias")
@@ -65,6 +65,8 @@ class RankSlices:
         if part in self._of_rows and index is None:
             return tensors.get(name, self._of_rows[part])
         matrix = tensors.get(name, index)
+        if isinstance(matrix, BlockRows):  # columns are no blocks
+            matrix = matrix.taken_apart()
         if part in self._zeros:
             assert not isinstance(matrix, QuantizedRows)
             return np.zeros_like(matrix)

@@ -18,21 +18,29 @@ from inlay.core.architectures import ARCHITECTURES
 from inlay.core.errors import ModelFileError, NotFiniteError
 from inlay.core.model_shape import ModelShape
 from inlay.core.placement import CPU
+from inlay.core.quantization import NEAREST, BlockTypes
 from inlay.core.tensor_parallel import ALONE, Rank, shape_of_rank
-from inlay.core.weight_format import format_named
+from inlay.core.weight_format import BLOCK_FORMATS, format_named
 from inlay.models.background import ColdExperts, Loading, Piece
-from inlay.models.checkpoint import Tensors, open_checked, same_content
+from inlay.models.checkpoint import Checkpoint, Tensors, open_checked, same_content
 from inlay.models.embedding import Embedding
 from inlay.models.float_arrays import to_float32
-from inlay.models.formats import PartFormats, full_name, packed_bytes, part_formats
+from inlay.models.formats import PartFormats, block_formats, full_name, packed_bytes, part_formats
 from inlay.models.hand_over import Residents
 from inlay.models.making import Made, Making
+from inlay.models.native_ops import NativeOps
 from inlay.models.ops import Array, Experts, ExpertTensors, Linear, Ops
 from inlay.models.placed import Placed
 from inlay.models.published.files import QuantizedFiles
-from inlay.models.published.rows import Matrix, QuantizedRows, floats_of
+from inlay.models.published.rows import (
+    BlockRows,
+    Matrix,
+    QuantizedRows,
+    floats_of,
+    held_format,
+)
 from inlay.models.rank_slices import RankSlices
-from inlay.models.weight_files import Index
+from inlay.models.weight_files import Index, WeightFiles
 from inlay.models.weight_names import NORMS, layer_parts, names_of
 from inlay.models.weights import (
     DenseWeights,
@@ -69,22 +77,30 @@ def open_checkpoint(
     # float32 holds float16 exactly, too.
     is_bfloat16 = tensors.is_bfloat16(names_of(shape).names["embedding"])
     float_dtype = "bfloat16" if is_bfloat16 else "float32"
+    blocks = _blocks_that_stay(shape, placed) if weight_format == "auto" else None
     weight_format = full_name(
-        _auto_format(shape, placed, float_dtype) if weight_format == "auto" else weight_format
+        _auto_format(shape, placed, _matrix_dtype(tensors, float_dtype))
+        if weight_format == "auto"
+        else weight_format
     )
-    formats = part_formats(shape, weight_format, float_dtype)
+    own = shape_of_rank(shape, placed.rank.degree)
+    if blocks is None:
+        formats = part_formats(shape, weight_format, float_dtype)
+        held_bytes = packed_bytes(own, weight_format, float_dtype)
+    else:
+        formats, weight_format = block_formats(blocks), blocks.experts
+        held_bytes = blocks.file_bytes
     placed.check_formats(shape, formats)
     stored = shape.quantization
-    if stored is not None and weight_format == stored.weight_format:
+    if stored is not None and weight_format == stored.weight_format and blocks is None:
         _say_what_is_rounded(directory, tensors, shape, formats)
-    own = shape_of_rank(shape, placed.rank.degree)
     return OpenWeights(
         source=TensorWeights(
             tensors, shape, placed, formats, fused_experts=fused, rank=placed.rank
         ),
         weight_format=weight_format,
         float_dtype=float_dtype,
-        held_bytes=packed_bytes(own, weight_format, float_dtype),
+        held_bytes=held_bytes,
         fingerprint=tensors.fingerprint(shape),
     )
 
@@ -121,6 +137,22 @@ def _say_what_is_rounded(
             min(floats),
             len(floats) - 1,
         )
+
+
+def _matrix_dtype(tensors: Checkpoint, float_dtype: str) -> str:
+    """`float16` where all matrices of safetensors have it; else that of other floats."""
+    if not isinstance(tensors, WeightFiles):
+        return float_dtype
+    matrices = [one for one in tensors.tensors.values() if len(one.shape) > 1]
+    return "float16" if all(one.dtype == np.float16 for one in matrices) else float_dtype
+
+
+def _blocks_that_stay(shape: ModelShape, placed: Placed) -> BlockTypes | None:
+    """Of a GGUF file all of whose matrices are multiplied on the CPU, by one process."""
+    on_cpu = all(isinstance(ops, NativeOps) for ops in placed.backends.values())
+    if shape.quantization is None or not on_cpu or not placed.rank.is_alone:
+        return None
+    return shape.quantization.blocks
 
 
 def _auto_format(shape: ModelShape, placed: Placed, float_dtype: str) -> str:
@@ -305,7 +337,7 @@ class TensorWeights:
         if all(self.making.kept(("expert", layer, expert)) for expert in range(count)):
             of_all = [self.making.take(("expert", layer, expert)) for expert in range(count)]
             return of_all[0], None
-        experts = self._new_experts(ops)
+        experts = self._new_experts(ops, layer)
         calls = [partial(self._set_expert, ops, experts, layer, e) for e in range(count)]
         if loading is None:
             for call in calls:
@@ -317,15 +349,30 @@ class TensorWeights:
         is_lazy = self._placed.placement.layers[layer].device == CPU
         return experts, ColdExperts(loading, pieces) if is_lazy else None
 
-    def _new_experts(self, ops: Ops) -> Experts:
-        shape = self._shape
+    def _new_experts(self, ops: Ops, layer: int) -> Experts:
+        shape, asked = self._shape, self._formats.experts
+        # All of a layer are one tensor where they have blocks, and so are alike.
+        first = self.expert(layer, 0) if asked in BLOCK_FORMATS else None
+        gate_up, down = (asked, asked) if first is None else self._held_formats(first, asked)
         return ops.new_experts(
             shape.experts,
             shape.hidden,
             shape.moe_intermediate,
-            self._formats.experts,
+            gate_up,
+            down_format=down,
             biases=shape.expert_bias,
         )
+
+    def _held_formats(self, expert: ExpertTensors, asked: str) -> tuple[str, str]:
+        """Of gate and up, which lie in one matrix, and of down, where `asked` has blocks. Where
+        gate and up differ, or floats are beside codes, all have the nearest format without blocks.
+        """
+        matrices = (expert.gate_FM, expert.up_FM, expert.down_MF)
+        gate, up, down = (held_format(matrix, asked) for matrix in matrices)
+        alike = gate == up and len({type(matrix) for matrix in matrices}) == 1
+        if alike and (isinstance(expert.gate_FM, BlockRows) or gate == down):
+            return gate, down
+        return NEAREST, NEAREST
 
     def _host_experts(
         self, layer: int, loading: Loading | None
@@ -434,7 +481,7 @@ class TensorWeights:
             gate_up_bias = floats_of(self._get("experts_gate_up_bias", layer, expert))
             down_bias = floats_of(self._get("experts_down_bias", layer, expert))
             biases = (gate_up_bias[::2], gate_up_bias[1::2], down_bias)
-        if not isinstance(gate_up, QuantizedRows):  # those have rows first
+        if not isinstance(gate_up, QuantizedRows | BlockRows):  # those have rows first
             gate_up, down = gate_up.T, floats_of(down).T
         return ExpertTensors(gate_up[::2], gate_up[1::2], down, biases)
 
@@ -461,9 +508,15 @@ class TensorWeights:
         ops = self._placed.ops(layer)
 
         def pack() -> Experts:
-            shared = ops.new_experts(1, shape.hidden, shape.shared_intermediate, self._formats.mlp)
+            gate_up = down = self._formats.mlp
             with _damage(f"the shared experts of layer {layer}"):
-                ops.set_expert(shared, 0, self.shared(layer))
+                tensors = self.shared(layer)
+                if gate_up in BLOCK_FORMATS:
+                    gate_up, down = self._held_formats(tensors, gate_up)
+                shared = ops.new_experts(
+                    1, shape.hidden, shape.shared_intermediate, gate_up, down_format=down
+                )
+                ops.set_expert(shared, 0, tensors)
             return shared
 
         return self.making.once(("shared", layer), ops.device, pack)

@@ -114,8 +114,10 @@ class TorchOps:
         return ("float32", "bfloat16") if self._device.type == "cpu" else FLOAT_FORMATS
 
     def auto_format(self, float_dtype: str) -> str:
-        """That dtype on a CPU, bfloat16 on CUDA."""
-        return float_dtype if self._device.type == "cpu" else "bfloat16"
+        """That dtype on a CPU, float32 in place of float16; bfloat16 on CUDA."""
+        if self._device.type != "cpu":
+            return "bfloat16"
+        return float_dtype if float_dtype in self.weight_formats else "float32"
 
     @property
     def kv_dtypes(self) -> tuple[str, ...]:
@@ -157,9 +159,17 @@ class TorchOps:
         return torch.cat([tensor_of(part).float() for part in parts_N]).to(self._device)
 
     def new_experts(
-        self, experts: int, hidden: int, width: int, weight_format: str, *, biases: bool = False
+        self,
+        experts: int,
+        hidden: int,
+        width: int,
+        weight_format: str,
+        *,
+        down_format: str | None = None,
+        biases: bool = False,
     ) -> TorchExperts:
         """Two tensors for all experts, and two for their biases."""
+        assert down_format in (None, weight_format)
         gate_up = self._empty((experts, 2 * width, hidden), weight_format)
         down = self._empty((experts, hidden, width), weight_format)
         return TorchExperts(gate_up, down, getattr(torch, weight_format), biases=biases)

@@ -19,7 +19,7 @@ from inlay.models.conversion.staging import Staging
 from inlay.models.conversion.work import Progress
 from inlay.models.float_arrays import BFLOAT16
 from inlay.models.published.files import QuantizedFiles
-from inlay.models.published.rows import QuantizedRows
+from inlay.models.published.rows import BlockRows, QuantizedRows
 from inlay.models.source import resolve_model
 from inlay.models.weight_names import expected_tensors, names_of
 from inlay.tune.config import TuneConfig
@@ -108,4 +108,4 @@ def _gguf(tensors: Checkpoint, merged: MergedTensors, shape: ModelShape) -> Prod
 
 def _dtype(tensors: Checkpoint, name: str) -> np.dtype[Any]:
     stored = tensors.view(name)
-    return BFLOAT16 if isinstance(stored, QuantizedRows) else stored.dtype
+    return BFLOAT16 if isinstance(stored, QuantizedRows | BlockRows) else stored.dtype

@@ -63,7 +63,7 @@ def test_its_files_alone(hub: HubServer, tmp_path: Path) -> None:
     """All parts of one quantisation; the model loads from the hub's cache, also without network."""
     found = resolve_model("org/tiny-GGUF:q8_0", cache_dir=tmp_path / "cache")
     assert found.name == "org/tiny-GGUF:q8_0"
-    assert load_model(found.directory).weight_format == "int8:g32"
+    assert load_model(found.directory).weight_format == "q8_0"
     assert {name for name, _ in hub.gets} == {
         f"Q8_0/tiny-Q8_0-0000{part}-of-00003.gguf" for part in (1, 2, 3)
     }

@@ -45,9 +45,10 @@ def test_each_part_is_held_as_said(tmp_path: Path, weight_format: str, dtype: st
 
     def check(packed: Any, name: str, *parts: str) -> None:
         source = torch.cat([tensors[f"{part}.weight"].float() for part in parts])
-        assert packed.weight.format == name
+        (weight,) = packed.weights
+        assert weight.format == name
         expected = kernels.pack_linear(source.numpy(), name).dequantize()
-        assert np.array_equal(packed.weight.dequantize(), expected)
+        assert np.array_equal(weight.dequantize(), expected)
 
     weights = model._decoder._stages[0]._weights
     attention, mlp = "model.layers.{}.self_attn.{}_proj", "model.layers.{}.mlp.{}"
@@ -92,6 +93,6 @@ def test_estimated_memory(tmp_path: Path) -> None:
         matrices = [weights.head]
         for layer in weights.layers:
             matrices += [layer.attention.qkv, layer.attention.output, layer.mlp.router]
-        held = sum(matrix.weight.nbytes for matrix in matrices)
+        held = sum(matrix.nbytes for matrix in matrices)
         held += sum(layer.mlp.experts.nbytes for layer in weights.layers)
         assert packed_bytes(model.shape, name) == pytest.approx(held, rel=0.03)

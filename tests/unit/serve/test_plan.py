@@ -94,7 +94,9 @@ def test_a_gguf_file_says_its_format(tmp_path: Path, monkeypatch: pytest.MonkeyP
     write_gguf(floats, tmp_path / "tiny.gguf", GGMLQuantizationType.Q8_0, metadata=TOKENIZER)
     model = find_model(str(tmp_path / "tiny.gguf"))
     assert model.shape.parameters == find_model(str(floats)).shape.parameters
-    assert choose_formats(model, "auto", HOST).experts == "int8:g32"
+    assert choose_formats(model, "auto", HOST).experts == "q8_0"
+    on_gpu = machine_named("xeon-spr+h100")
+    assert choose_formats(model, "auto", on_gpu).experts == "int8:g32"
 
 
 def test_a_name_of_modelscope(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,11 +143,13 @@ def test_auto_is_what_the_makers_publish() -> None:
     assert choose_formats(find_model("deepseek-v3"), "int4", HOST).latent == "int8"
 
 
-def test_processors_widen_float16() -> None:
+def test_processors_hold_float16_but_keys_and_values() -> None:
     llama = find_model("llama-3.1-8b")
     half = replace(llama, shape=replace(llama.shape, dtype="float16"))
-    assert choose_formats(half, "auto", HOST).mlp == "float32"
-    assert choose_formats(half, "auto", machine_named("xeon-spr+h100")).mlp == "float16"
+    held = choose_formats(half, "auto", HOST)
+    assert (held.mlp, held.kv) == ("float16", "float32")
+    held = choose_formats(half, "auto", machine_named("xeon-spr+h100"))
+    assert (held.mlp, held.kv) == ("float16", "float16")
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,8 @@ from inlay.core.published.integers import auto_round, awq, gptq
 from inlay.core.published.modules import FormOf, modules_of
 from inlay.core.published.options import Options
 from inlay.core.published.small_floats import fbgemm_fp8, fp8, modelopt, mxfp4
-from inlay.core.quantization import NEAREST, Quantization, StoredForm
-from inlay.core.weight_format import FORMATS, format_named
+from inlay.core.quantization import NEAREST, BlockTypes, Quantization, StoredForm
+from inlay.core.weight_format import BLOCK_FORMATS, FORMATS, format_named
 
 _FLOATS = ("float32", "bfloat16")
 
@@ -102,6 +102,7 @@ def _gguf(given: Mapping[str, Any]) -> Quantization:
                 "not known: name the .gguf file instead of the directory"
             )
     experts, rest, head = map(str, formats)
+    blocks = given.get("blocks")
     rest_format, head_format = (None if name in _FLOATS else name for name in (rest, head))
     return Quantization(
         method="gguf",
@@ -111,6 +112,20 @@ def _gguf(given: Mapping[str, Any]) -> Quantization:
         attention=rest_format,
         head=head_format,
         file_bytes=format_named(experts).bytes_per_weight,
+        blocks=_blocks(blocks) if isinstance(blocks, Mapping) else None,
+    )
+
+
+def _blocks(given: Mapping[str, Any]) -> BlockTypes | None:
+    """None where formats that floats can be held in say as much."""
+    held = {given.get("experts"), given.get("rest"), given.get("head")}
+    if not held & {*BLOCK_FORMATS, "float16"}:
+        return None
+    return BlockTypes(
+        experts=str(given["experts"]),
+        rest=str(given["rest"]),
+        head=str(given["head"]),
+        file_bytes=int(given["file_bytes"]),
     )
 
 

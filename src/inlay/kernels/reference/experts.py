@@ -19,6 +19,7 @@ from inlay.kernels._checks import (
     vector_of,
 )
 from inlay.kernels.reference.adapters import ExpertAdapter, check_rows
+from inlay.kernels.reference.blocks import check_no_blocks, checked_blocks
 from inlay.kernels.reference.formats import (
     PANEL,
     StoredRows,
@@ -45,27 +46,33 @@ class ExpertWeights:
         intermediate: int,
         format: str = "float32",
         bias: bool = False,
+        down_format: str | None = None,
     ) -> None:
         sizes = {"num_experts": num_experts, "hidden": hidden, "intermediate": intermediate}
         for name, size in sizes.items():
             check(size >= 1, f"{name}: must be at least 1, got {size}")
         self.num_experts, self.hidden, self.intermediate = num_experts, hidden, intermediate
-        named = format_named(format)
-        for name in ("hidden", "intermediate"):
-            check_inner_size(named, name, sizes[name])
+        named, of_down = format_named(format), format_named(down_format or format)
+        check(
+            (named.name == "float32") == (of_down.name == "float32"),
+            f"down_format: '{of_down.name}' beside '{named.name}': all three matrices are float32 "
+            "or none is",
+        )
+        check_inner_size(named, "hidden", hidden)
+        check_inner_size(of_down, "intermediate", intermediate)
         gate_up = -(-intermediate // _HALF) * panel_bytes(named, hidden)
-        down = -(-hidden // PANEL) * panel_bytes(named, intermediate)
+        down = -(-hidden // PANEL) * panel_bytes(of_down, intermediate)
         check(
             num_experts * max(gate_up, down, 4 * (2 * intermediate + hidden)) <= MAX_BYTES,
             f"num_experts: {num_experts} experts of these sizes take more than the 2^47 bytes "
             "that a process can address",
         )
-        self.format = named.name
+        self.format, self.down_format = named.name, of_down.name
         # Gate and up rows, one after the other.
         self._gate_up = [
             StoredRows.zeros(2 * intermediate, hidden, named) for _ in range(num_experts)
         ]
-        self._down = [StoredRows.zeros(hidden, intermediate, named) for _ in range(num_experts)]
+        self._down = [StoredRows.zeros(hidden, intermediate, of_down) for _ in range(num_experts)]
         self._biases = (
             np.zeros((num_experts, 2 * intermediate + hidden), np.float32) if bias else None
         )
@@ -97,6 +104,8 @@ class ExpertWeights:
         self._check_expert(expert)
         f, m = self.intermediate, self.hidden
         shapes = {"gate_FM": (f, m), "up_FM": (f, m), "down_MF": (m, f)}
+        for held in (self.format, self.down_format):
+            check_no_blocks(format_named(held))
         sources = []
         for (name, shape), value in zip(shapes.items(), (gate_FM, up_FM, down_MF), strict=True):
             source = array_of(value, name, 2, (np.float32, np.uint16))
@@ -125,21 +134,52 @@ class ExpertWeights:
         """Fill one expert with integers or small floats, and scales."""
         self._check_expert(expert)
         f, m = self.intermediate, self.hidden
+        of_down = format_named(self.down_format)
         format = format_named(self.format)
         check_scales(format)
+        check_scales(of_down)
         given = (
-            (gate_q_FM, gate_scales_FG, ("gate_q_FM", "gate_scales_FG"), f, m),
-            (up_q_FM, up_scales_FG, ("up_q_FM", "up_scales_FG"), f, m),
-            (down_q_MF, down_scales_MG, ("down_q_MF", "down_scales_MG"), m, f),
+            (gate_q_FM, gate_scales_FG, ("gate_q_FM", "gate_scales_FG"), f, m, format),
+            (up_q_FM, up_scales_FG, ("up_q_FM", "up_scales_FG"), f, m, format),
+            (down_q_MF, down_scales_MG, ("down_q_MF", "down_scales_MG"), m, f, of_down),
         )
         sources = []
-        for q, scales, names, rows, columns in given:
+        for q, scales, names, rows, columns, format in given:
             sources.append(checked_quantized(q, scales, format, columns, names))
             check_size(sources[-1][0], names[0], 0, rows, "the experts' size")
         biases = self._checked_biases(gate_bias_F, up_bias_F, down_bias_M)
         self._gate_up[expert].set_quantized(slice(0, f), *sources[0])
         self._gate_up[expert].set_quantized(slice(f, 2 * f), *sources[1])
         self._down[expert].set_quantized(slice(0, m), *sources[2])
+        self._set_biases(expert, biases)
+
+    def set_blocks(
+        self,
+        expert: int,
+        gate_FB: Any,
+        up_FB: Any,
+        down_MB: Any,
+        gate_bias_F: Any = None,
+        up_bias_F: Any = None,
+        down_bias_M: Any = None,
+    ) -> None:
+        """Fill one expert with the blocks of a file."""
+        self._check_expert(expert)
+        f, m = self.intermediate, self.hidden
+        format, of_down = format_named(self.format), format_named(self.down_format)
+        given = (
+            (gate_FB, "gate_FB", f, m, format),
+            (up_FB, "up_FB", f, m, format),
+            (down_MB, "down_MB", m, f, of_down),
+        )
+        sources = []
+        for value, name, rows, columns, held in given:
+            sources.append(checked_blocks(value, held, columns, name))
+            check_size(sources[-1], name, 0, rows, "the experts' size")
+        biases = self._checked_biases(gate_bias_F, up_bias_F, down_bias_M)
+        self._gate_up[expert].set_blocks(slice(0, f), sources[0])
+        self._gate_up[expert].set_blocks(slice(f, 2 * f), sources[1])
+        self._down[expert].set_blocks(slice(0, m), sources[2])
         self._set_biases(expert, biases)
 
     def _checked_biases(
@@ -175,13 +215,16 @@ class ExpertWeights:
         self._check_expert(expert)
         source._check_expert(source_expert)
         check(
-            (self.hidden, self.intermediate, self.format, self._biases is None)
-            == (source.hidden, source.intermediate, source.format, source._biases is None),
+            self._lies_as() == source._lies_as(),
             "source: has other sizes, or another format, than these experts",
         )
         self.set_panels(expert, *source.panels(source_expert))
         if self._biases is not None and source._biases is not None:
             self._biases[expert] = source._biases[source_expert]
+
+    def _lies_as(self) -> tuple[object, ...]:
+        has_biases = self._biases is not None
+        return self.hidden, self.intermediate, self.format, self.down_format, has_biases
 
     def dequantize(self, expert: int) -> tuple[F32, F32, F32]:
         """Gate, up and down as products use them."""
@@ -264,9 +307,11 @@ def map_experts(
     gate_up: Any,
     down: Any,
     biases: Any = None,
+    down_format: str | None = None,
 ) -> ExpertWeights:
     """Experts from the bytes of their panels, copied here."""
-    experts = ExpertWeights(num_experts, hidden, intermediate, format, biases is not None)
+    has_biases = biases is not None
+    experts = ExpertWeights(num_experts, hidden, intermediate, format, has_biases, down_format)
     sizes = [part.nbytes for part in experts.panels(0)]
     parts = [
         bytes_of(value, name, num_experts * size).reshape(num_experts, size)

@@ -9,7 +9,7 @@ import numpy.typing as npt
 from inlay.core.errors import NotFiniteError
 from inlay.core.weight_format import MAX_WHOLE_ROW, WeightFormat, format_named
 from inlay.kernels._checks import F32, array_of, as_f32, check, check_size, from_bf16, to_bf16
-from inlay.kernels.reference import small_floats, zero_points
+from inlay.kernels.reference import blocks, small_floats, zero_points
 
 PANEL = 64
 """Output columns of a packed panel."""
@@ -21,6 +21,7 @@ _SCALE_DTYPES: dict[str, type[Any]] = {
     "float32": np.float32,
     "e8m0": np.uint8,
     "bf16 and zero": np.uint32,
+    "in block": np.uint16,
 }
 _SMALLEST_PEAK = np.float32(2.0**-100)
 _SMALLEST_ACTIVATION = np.float32(1e-35)
@@ -77,6 +78,11 @@ def largest_weights(scales: npt.NDArray[Any], format: WeightFormat) -> F32:
 def check_scales(format: WeightFormat) -> None:
     """Raise for a format without scales."""
     check(
+        not format.block,
+        f"format: '{format.name}' has blocks, which nothing here makes; set_rows_blocks and "
+        "set_blocks take those of files",
+    )
+    check(
         format.group != 0,
         f"format: '{format.name}' has no scales; name one of int8, int4, uint4, fp8 or mxfp4",
     )
@@ -112,7 +118,7 @@ def checked_quantized(
 
 def panel_bytes(format: WeightFormat, k: int) -> int:
     """Bytes of a packed panel whose rows have `k` values."""
-    return PANEL * (format.scale_bytes * format.groups(k) + format.padded(k) * format.bits // 8)
+    return PANEL * format.row_bytes(k)
 
 
 def check_inner_size(format: WeightFormat, name: str, k: int) -> None:
@@ -121,6 +127,11 @@ def check_inner_size(format: WeightFormat, name: str, k: int) -> None:
         format.group >= 0 or k <= MAX_WHOLE_ROW,
         f"{name}: is {k}, but format '{format.name}' sums whole rows of at most {MAX_WHOLE_ROW} "
         "in 32 bits; use 'int8:g32'",
+    )
+    check(
+        not format.block or k % format.block == 0,
+        f"{name}: is {k}, but rows of format '{format.name}' are whole blocks of {format.block}; "
+        "use 'int8:g32'",
     )
 
 
@@ -206,15 +217,21 @@ def packed_activations(x_TK: F32, format: WeightFormat) -> tuple[npt.NDArray[np.
     return q.astype(np.int8), scales.astype(np.float32)
 
 
+def _as_floats(stored: npt.NDArray[Any], format: WeightFormat) -> F32:
+    if format.name == "float16":
+        return np.ascontiguousarray(stored).view(np.float16).astype(np.float32)
+    return as_f32(stored)
+
+
 @dataclass
 class StoredRows:
     """Rows of weights as panels hold them.
 
     Attributes:
-        stored_NK: float32, bf16 bits, unsigned integers (q + 128 or q + 8), or codes of small
-            floats; K is padded.
-        scales_NG: bf16 bits, float32 or e8m0, or words of a scale and a zero point; floats have the
-            array and do not use it.
+        stored_NK: float32, bf16 or fp16 bits, unsigned integers (q + 128 or q + 8), or codes of
+            small floats; K is padded. Of blocks the bytes of rows.
+        scales_NG: bf16 bits, float32 or e8m0, or words of a scale and a zero point; floats and
+            blocks have the array and do not use it.
     """
 
     format: WeightFormat
@@ -226,12 +243,14 @@ class StoredRows:
     def zeros(cls, n: int, k: int, format: WeightFormat) -> "StoredRows":
         """As kernels make them: all bytes 0."""
         dtype = {32: np.float32, 16: np.uint16}.get(format.bits, np.uint8)
-        stored = np.zeros((n, format.padded(k)), dtype)
+        width = format.row_bytes(k) if format.block else format.padded(k)
+        stored = np.zeros((n, width), dtype)
         scales = np.zeros((n, format.groups(k)), _SCALE_DTYPES[format.scale])
         return cls(format, k, stored, scales)
 
     def set(self, rows: slice, source: F32, name: str) -> None:
         """Rows from fp32. Raises NotFiniteError with the argument's name."""
+        blocks.check_no_blocks(self.format)
         check_finite(source, name)
         if self.format.group != 0:
             q, scales = quantized(source, self.format)
@@ -240,8 +259,10 @@ class StoredRows:
         elif self.format.bits == 32:
             self.stored_NK[rows, : self.k] = source
         else:
-            rounded = to_bf16(source)
-            check_finite(from_bf16(rounded), name)
+            half = self.format.name == "float16"
+            with np.errstate(over="ignore"):
+                rounded = source.astype(np.float16).view(np.uint16) if half else to_bf16(source)
+            check_finite(_as_floats(rounded, self.format), name)
             self.stored_NK[rows, : self.k] = rounded
 
     def set_quantized(self, rows: slice, q: npt.NDArray[Any], scales: npt.NDArray[Any]) -> None:
@@ -262,6 +283,10 @@ class StoredRows:
             zero_points.words_of(scales) if self.format.has_zeros else to_bf16(scales)
         )
 
+    def set_blocks(self, rows: slice, data: npt.NDArray[np.uint8]) -> None:
+        """Rows from a file's bytes."""
+        self.stored_NK[rows] = data
+
     def integers(self) -> npt.NDArray[np.int16]:
         """q [N, padded K]."""
         return self.stored_NK.astype(np.int16) - np.int16(self.format.bias)
@@ -269,7 +294,9 @@ class StoredRows:
     def values(self) -> F32:
         """The weights that products use, fp32 [N, K]."""
         if self.format.group == 0:
-            return as_f32(self.stored_NK[:, : self.k])
+            return _as_floats(self.stored_NK[:, : self.k], self.format)
+        if self.format.block:
+            return blocks.values_of(self.stored_NK, self.format)
         if self.format.is_integer:
             q, (scales, zeros) = self.integers().astype(np.float32), self._scales_and_zeros()
         else:
@@ -281,11 +308,13 @@ class StoredRows:
 
     def times(self, x_TK: F32) -> F32:
         """`x W^T` on rounded activations, group by group."""
-        if self.format.bits == 32:
+        if self.format.name in ("float32", "float16"):
             return x_TK @ self.values().T
         if not self.format.is_integer:
             return from_bf16(to_bf16(x_TK)) @ self.values().T
         a_TK, a_scales_TG = packed_activations(x_TK, self.format)
+        if self.format.block:
+            return self._times_in_blocks(a_TK, a_scales_TG)
         w_NK, (w_scales_NG, zeros_NG) = self.integers(), self._scales_and_zeros()
         groups = w_scales_NG.shape[1]
         size = w_NK.shape[1] // groups
@@ -297,6 +326,14 @@ class StoredRows:
             row_sums = a_TK[:, steps].sum(axis=1, dtype=np.float32)
             from_zero = sums.astype(np.float32) - zeros_NG[:, g] * row_sums[:, None]
             out += from_zero * (w_scales_NG[:, g] * a_scales_TG[:, g, None])
+        return out
+
+    def _times_in_blocks(self, a_TK: npt.NDArray[np.int8], a_scales_TG: F32) -> F32:
+        """Nearly exact within a group: not the kernels' own order of a scale and its minimum."""
+        w_NGI = self.values().astype(np.float64).reshape(len(self.stored_NK), -1, self.format.group)
+        out = np.zeros((len(a_TK), len(w_NGI)), np.float32)
+        for g, sums in enumerate(np.split(a_TK.astype(np.float64), w_NGI.shape[1], axis=1)):
+            out += (sums @ w_NGI[:, g].T * a_scales_TG[:, g, None]).astype(np.float32)
         return out
 
     def _scales_and_zeros(self) -> tuple[F32, F32]:
@@ -317,12 +354,19 @@ class StoredRows:
         """The bytes of the panels that hold these rows as columns."""
         n, groups = len(self.stored_NK), self.scales_NG.shape[1]
         count = -(-n // PANEL)
+        if self.format.block:
+            padded = np.pad(self.stored_NK, ((0, count * PANEL - n), (0, 0)))
+            return blocks.panels_of(padded, self.format).reshape(-1)
         rows = self.taken(np.where(np.arange(count * PANEL) < n, np.arange(count * PANEL), -1))
         return _to_panels(rows, count, groups).reshape(-1)
 
     def set_panels(self, panels: npt.NDArray[np.uint8]) -> None:
         """The inverse of `panels`."""
         n, groups = len(self.stored_NK), self.scales_NG.shape[1]
+        if self.format.block:
+            row_bytes = self.stored_NK.shape[1]
+            self.stored_NK[:] = blocks.blocks_of(panels, self.format, row_bytes)[:n]
+            return
         stored, scales = _from_panels(self.format, panels, -(-n // PANEL), groups)
         self.stored_NK[:] = stored[:n]
         self.scales_NG[:] = scales[:n]

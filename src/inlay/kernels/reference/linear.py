@@ -15,6 +15,7 @@ from inlay.kernels._checks import (
     check_size,
     vector_of,
 )
+from inlay.kernels.reference.blocks import check_no_blocks, checked_blocks
 from inlay.kernels.reference.formats import (
     PANEL,
     StoredRows,
@@ -61,6 +62,7 @@ class LinearWeight:
 
     def set_rows(self, first: int, rows_NK: Any) -> None:
         """Fill output columns from `first` on."""
+        check_no_blocks(self.rows.format)
         source = array_of(rows_NK, "rows_NK", 2, (np.float32, np.uint16))
         check_size(source, "rows_NK", 1, self.shape[1], "in_features")
         self.rows.set(self._range(first, len(source)), source_of(source, "rows_NK"), "rows_NK")
@@ -71,6 +73,11 @@ class LinearWeight:
         check_scales(format)
         q, scales = checked_quantized(q_NK, scales_NG, format, self.shape[1], ("q_NK", "scales_NG"))
         self.rows.set_quantized(self._range(first, len(q)), q, scales)
+
+    def set_rows_blocks(self, first: int, blocks_NB: Any) -> None:
+        """Fill output columns with the blocks of a file."""
+        blocks = checked_blocks(blocks_NB, self.rows.format, self.shape[1], "blocks_NB")
+        self.rows.set_blocks(self._range(first, len(blocks)), blocks)
 
     def dequantize(self) -> F32:
         """The weights that products use, `[N][K]`."""

@@ -10,7 +10,7 @@ from inlay.models.checkpoint import Checkpoint, Tensors
 from inlay.models.conversion.fused import FusedExperts
 from inlay.models.conversion.shards import Shards, ShardTensor
 from inlay.models.float_arrays import BFLOAT16, Array
-from inlay.models.published.rows import QuantizedRows, floats_of
+from inlay.models.published.rows import BlockRows, QuantizedRows, floats_of
 from inlay.models.weight_names import expected_tensors, names_of
 
 
@@ -68,6 +68,6 @@ class FloatProduct(Shards):
         """As `Shards` says."""
         stored = self._source.get(tensor.name, rows)
         values = floats_of(stored)
-        if isinstance(stored, QuantizedRows) and self._transposed and values.ndim > 2:
+        if isinstance(stored, QuantizedRows | BlockRows) and self._transposed and values.ndim > 2:
             values = values.swapaxes(-1, -2)  # quantised experts have rows first
         return values.astype(tensor.dtype, copy=False)

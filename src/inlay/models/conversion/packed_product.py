@@ -154,7 +154,8 @@ class PackedProduct:
 
     def _make_linear(self, entry: LinearEntry, start: int, stop: int) -> Sequence[Array]:
         parts = list(self._stacked(entry, start, stop))
-        return (self._ops.pack_linear(parts, (), entry.format).weight.panels(),)
+        (packed,) = self._ops.pack_linear(parts, (), entry.format).weights
+        return (packed.panels(),)
 
     def _stacked(self, entry: LinearEntry, start: int, stop: int) -> Iterator[Matrix]:
         """Rows of the parts that lie one above the other."""

@@ -2,13 +2,14 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
 from gguf import GGMLQuantizationType as Type
 
 from inlay.core.errors import ModelFileError, UnsupportedModelError
+from inlay.core.weight_format import BLOCK_FORMATS
 from inlay.models.gguf.architectures import KEYS, NAMES, SIGMOID, SOFTMAX, GgufRow, row_of
 from inlay.models.gguf.reader import GgufFile, GgufTensor
 
@@ -181,18 +182,45 @@ def _quantization(file: GgufFile) -> dict[str, Any]:
     matrices = {name: tensor for name, tensor in file.tensors.items() if len(tensor.shape) > 1}
     experts = [tensor for name, tensor in matrices.items() if "_exps." in name]
     rest = [tensor for name, tensor in matrices.items() if "_exps." not in name]
+    head = [matrices[_HEAD if _HEAD in matrices else _EMBEDDING]]
+    # Rows of an embedding that is not the output matrix, too, are read from the file.
+    held = {name: one for name, one in matrices.items() if name != _EMBEDDING or one in head}
     return {
         "quant_method": "gguf",
         "weight_format": _format_of(experts or rest),
         "rest": _format_of(rest),
-        "head": _format_of([matrices[_HEAD if _HEAD in matrices else _EMBEDDING]]),
+        "head": _format_of(head),
+        "blocks": {
+            "experts": _format_of(experts or rest, _own_format),
+            "rest": _format_of(rest, _own_format),
+            "head": _format_of(head, _own_format),
+            "file_bytes": sum(tensor.data.nbytes for tensor in held.values()),
+        },
     }
 
 
-def _format_of(matrices: Iterable[GgufTensor]) -> str:
+def _nearest_format(kind: Type) -> str:
+    return _FORMATS.get(kind, _SMALLEST)
+
+
+def block_format(kind: Type) -> str | None:
+    """The kernels' format of a type's blocks; None: they take none of the type."""
+    name = kind.name.lower()
+    return name if name in BLOCK_FORMATS else None
+
+
+def _own_format(kind: Type) -> str:
+    if kind is Type.F16:
+        return "float16"
+    return block_format(kind) or _nearest_format(kind)
+
+
+def _format_of(
+    matrices: Iterable[GgufTensor], format_of: Callable[[Type], str] = _nearest_format
+) -> str:
     weights_of: Counter[str] = Counter()
     for tensor in matrices:
-        weights_of[_FORMATS.get(tensor.kind, _SMALLEST)] += math.prod(tensor.shape)
+        weights_of[format_of(tensor.kind)] += math.prod(tensor.shape)
     return weights_of.most_common(1)[0][0]
 
 

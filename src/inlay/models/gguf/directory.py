@@ -14,7 +14,7 @@ from inlay.models.gguf.config import config_of
 from inlay.models.gguf.reader import LINK, GgufFile, parts_of
 from inlay.models.gguf.tokenizer import write_tokenizer
 
-_FORM = 2
+_FORM = 3
 """Of what is written here. Another number where that changes, so that no release reads what an
 earlier one made.
 """

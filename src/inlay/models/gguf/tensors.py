@@ -5,6 +5,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
+from functools import partial
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -19,9 +20,10 @@ from inlay.core.model_shape import ModelShape
 from inlay.models.embedding import BlockEmbedding
 from inlay.models.float_arrays import BFLOAT16, Array, to_float32
 from inlay.models.gguf.architectures import KEYS_UP, NAMES, ROWS, VALUES_UP
+from inlay.models.gguf.config import block_format
 from inlay.models.gguf.reader import LINK, GgufFile, GgufTensor
 from inlay.models.os_pages import ReadPages
-from inlay.models.published.rows import Matrix, QuantizedRows, floats_of, in_turn
+from inlay.models.published.rows import BlockRows, Matrix, QuantizedRows, floats_of, in_turn
 from inlay.models.weight_files import Index
 from inlay.models.weight_names import NORMS, Expected, layer_parts, names_of
 
@@ -312,7 +314,14 @@ def _halves(rows: int, heads: int) -> Array:
 
 
 def _decoded(tensor: GgufTensor, data: Bytes) -> Matrix:
-    """Some rows of a tensor: their codes where kernels hold such, else floats."""
+    """Some rows of a tensor: their blocks or codes where kernels hold such, else floats."""
+    held = block_format(tensor.kind)
+    if held is None:
+        return _taken_apart(tensor, data)
+    return BlockRows(held, np.asarray(data), tensor.shape[-1], partial(_taken_apart, tensor))
+
+
+def _taken_apart(tensor: GgufTensor, data: Bytes) -> Array | QuantizedRows:
     read = _CODES.get(tensor.kind)
     if read is not None:
         return read(data, tensor.shape[-1])
@@ -320,6 +329,10 @@ def _decoded(tensor: GgufTensor, data: Bytes) -> Matrix:
 
 
 def _floats(name: str, data: Bytes, kind: Type) -> Array:
+    if kind is Type.BF16:
+        return np.asarray(data).view(BFLOAT16)
+    if kind is Type.F16:
+        return np.asarray(data)
     try:
         values = gguf.dequantize(data, kind)
     except NotImplementedError as error:

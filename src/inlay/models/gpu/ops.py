@@ -87,10 +87,10 @@ class GpuOps(TorchOps):
         """Packed on the host, then brought over."""
         if weight_format not in _PACKED:
             return super().pack_linear(parts_NM, bias_parts_N, weight_format)
-        packed = self._host.pack_linear(parts_NM, (), weight_format)
-        rows, columns = packed.weight.shape
+        (packed,) = self._host.pack_linear(parts_NM, (), weight_format).weights
+        rows, columns = packed.shape
         panels = Panels.empty(1, rows, columns, weight_format, self._device)
-        panels.set(0, packed.weight.panels())
+        panels.set(0, packed.panels())
         return PackedLinear(panels, self._bias(bias_parts_N))
 
     def pack_heads(self, parts_HNK: Sequence[HostArray], weight_format: str) -> Linear:
@@ -105,9 +105,17 @@ class GpuOps(TorchOps):
         return PackedLinear(panels, None)
 
     def new_experts(
-        self, experts: int, hidden: int, width: int, weight_format: str, *, biases: bool = False
+        self,
+        experts: int,
+        hidden: int,
+        width: int,
+        weight_format: str,
+        *,
+        down_format: str | None = None,
+        biases: bool = False,
     ) -> Experts:
         """A slot for each; experts in float32 and float16 are PyTorch's."""
+        assert down_format in (None, weight_format)
         if weight_format in FLOAT_FORMATS and weight_format != "bfloat16":
             self._asks_for_counts = True
             return super().new_experts(experts, hidden, width, weight_format, biases=biases)

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from inlay.core.weight_format import WeightFormat, format_named
-from inlay.models.float_arrays import FLOAT8, Array, bits_of, to_float32
+from inlay.core.weight_format import BLOCK_FORMATS, WeightFormat, format_named
+from inlay.models.float_arrays import BFLOAT16, FLOAT8, Array, bits_of, to_float32
 
 # Of zero points, which the kernels hold below 128.
 _MOST_ZERO = 120.0
@@ -73,17 +73,68 @@ class QuantizedRows:
         return _MEANING[self.weight_format.partition(":")[0]](self)
 
 
-Matrix = Array | QuantizedRows
+@dataclass(frozen=True)
+class BlockRows:
+    """Rows of a matrix in a GGUF type whose blocks a CPU's kernels take as they are.
+
+    Attributes:
+        weight_format: of the kernels, one of `BLOCK_FORMATS`.
+        blocks: the file's bytes, `[..., N, bytes of a row]`.
+        columns: K.
+        apart: what the blocks mean, for who does not take them: codes of another format, or floats.
+    """
+
+    weight_format: str
+    blocks: Array
+    columns: int
+    apart: "Callable[[Array], Array | QuantizedRows]"
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """`[..., N, K]`."""
+        return (*self.blocks.shape[:-1], self.columns)
+
+    def __len__(self) -> int:
+        return len(self.blocks)
+
+    def __getitem__(self, index: Any) -> "BlockRows":
+        """Some rows, or one of the matrices."""
+        return replace(self, blocks=self.blocks[index])
+
+    def taken_apart(self) -> "Array | QuantizedRows":
+        """The same without blocks."""
+        return self.apart(self.blocks)
+
+    def float(self) -> Array:
+        """The weights in float32. Cost: four bytes for each."""
+        return floats_of(self.taken_apart())
+
+
+Matrix = Array | QuantizedRows | BlockRows
 
 
 def floats_of(matrix: Matrix) -> Array:
     """The matrix as its file has it, or what its codes mean."""
-    return matrix.float() if isinstance(matrix, QuantizedRows) else matrix
+    return matrix.float() if isinstance(matrix, QuantizedRows | BlockRows) else matrix
+
+
+def held_format(matrix: Matrix, asked: str) -> str:
+    """The format of the kernels in which a matrix is held where `asked` is the format of its part
+    of a model. In one with blocks each matrix keeps what its own file has.
+    """
+    if asked not in BLOCK_FORMATS:
+        return asked
+    if isinstance(matrix, QuantizedRows | BlockRows):
+        return matrix.weight_format
+    if matrix.dtype == np.float16:
+        return "float16"
+    return "bfloat16" if matrix.dtype == BFLOAT16 else "float32"
 
 
 def columns_of(matrix: Matrix, part: slice) -> Matrix:
     """Some columns, from one group's first up to another's."""
     if not isinstance(matrix, QuantizedRows):
+        assert not isinstance(matrix, BlockRows), "columns are no blocks"
         return matrix[..., part]
     columns, group = matrix.columns, matrix.group
 

@@ -38,8 +38,8 @@ def plan(
     weight_format: Annotated[
         str,
         typer.Option(
-            help="How weights are held: auto is as published; float32, bfloat16, int8, int8:g32, "
-            "uint4:g32, int4, int4:g64, int4:g128; or two, of experts and of the rest: "
+            help="How weights are held: auto is as published; float32, bfloat16, float16, int8, "
+            "int8:g32, uint4:g32, int4, int4:g64, int4:g128; or two, of experts and of the rest: "
             "int4:g32+bfloat16."
         ),
     ] = "auto",

@@ -207,7 +207,7 @@ weight_dtype = choice(
         **_FLOATS,
         **dict.fromkeys(
             ("float16", "half", "fp16"),
-            Aside(Fate.NEEDLESS, "float16 files are read as they are; CPUs widen them to float32"),
+            Aside(Fate.NEEDLESS, "float16 files are read and held as they are"),
         ),
     }
 )

@@ -118,7 +118,7 @@ def _read_packed(directory: Path, shape: ModelShape) -> "PackedMetadata | None":
 def choose_formats(model: PlannedModel, weight_format: str, machine: Machine) -> Formats:
     """The formats of a model's parts for what `--weight-format` says.
 
-    Processors have no float16: without a GPU it is widened to float32.
+    Without a GPU keys and values of a model in float16 are float32.
 
     Raises:
         ConfigError: there is no such format.
@@ -126,6 +126,7 @@ def choose_formats(model: PlannedModel, weight_format: str, machine: Machine) ->
     from inlay.models.formats import (
         FLOAT_FORMATS,
         WEIGHT_FORMATS,
+        block_formats,
         full_name,
         halves,
         is_weight_format,
@@ -139,13 +140,17 @@ def choose_formats(model: PlannedModel, weight_format: str, machine: Machine) ->
         )
     shape = model.shape
     dtype = shape.dtype if shape.dtype in FLOAT_FORMATS else "bfloat16"
-    if dtype == "float16" and not machine.gpus:
-        dtype = "float32"
+    kv = "float32" if dtype == "float16" and not machine.gpus else dtype
     if weight_format == "auto" and model.packed is not None:
         name, dtype = model.packed.weight_format, model.packed.float_dtype
     elif weight_format != "auto":
         name = full_name(weight_format)
     else:
-        name = shape.quantization.weight_format if shape.quantization else dtype
+        stored = shape.quantization
+        name = dtype if stored is None else stored.weight_format
+        if stored is not None and stored.blocks is not None and not machine.gpus:
+            return Formats(**vars(block_formats(stored.blocks)), embedding=dtype, kv=kv)
     held, (_, rest) = part_formats(shape, name, dtype), halves(name)
-    return Formats(**vars(held), embedding=dtype, kv=rest if rest in FLOAT_FORMATS else dtype)
+    if rest in FLOAT_FORMATS and (rest != "float16" or machine.gpus):
+        kv = rest
+    return Formats(**vars(held), embedding=dtype, kv=kv)

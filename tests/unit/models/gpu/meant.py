@@ -17,15 +17,15 @@ class Meant(TorchOps):
         return self._host.weight_formats
 
     def pack_linear(self, parts_NM, bias_parts_N, weight_format):
-        meant = self._host.pack_linear(parts_NM, (), weight_format).weight.dequantize()
-        return super().pack_linear([meant], bias_parts_N, "float32")
+        (packed,) = self._host.pack_linear(parts_NM, (), weight_format).weights
+        return super().pack_linear([packed.dequantize()], bias_parts_N, "float32")
 
     def pack_heads(self, parts_HNK, weight_format):
         packed = (self._host.pack_linear([part], (), weight_format) for part in parts_HNK)
-        meant = [one.weight.dequantize() for one in packed]
+        meant = [one.weights[0].dequantize() for one in packed]
         return super().pack_heads(meant, "float32")
 
-    def new_experts(self, experts, hidden, width, weight_format, *, biases=False):
+    def new_experts(self, experts, hidden, width, weight_format, *, down_format=None, biases=False):
         self._format = weight_format
         return super().new_experts(experts, hidden, width, "float32", biases=biases)
 
