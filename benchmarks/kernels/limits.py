@@ -5,7 +5,7 @@ from functools import cache
 from inlay import kernels
 
 # Which multiply-add a format's products use.
-OPERANDS = {"float32": "fp32", "bfloat16": "bf16"}
+OPERANDS = {"float32": "fp32", "float16": "fp32", "bfloat16": "bf16"}
 NAME = "roofline"
 
 

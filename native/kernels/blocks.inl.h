@@ -17,7 +17,7 @@ inline Vec::F to_floats(CodeWords words) {
   return __builtin_convertvector(reinterpret_cast<SignedWords>(words), Vec::F);
 }
 
-// The low bits of words that are no negative numbers below `limit`, all ones where they are.
+// All ones where a word, which is no negative number, is below the limit.
 inline CodeWords below(CodeWords words, int32_t limit) {
   return reinterpret_cast<CodeWords>(reinterpret_cast<SignedWords>(words) < limit);
 }

@@ -265,9 +265,8 @@ inline void code_product(const PanelProduct& p, const PanelLayout& layout) {
 // small ones.
 constexpr int64_t kBlocksK = 256;
 
-// Up to so many rows blocks are taken apart in registers, and so many bytes before they are used
-// they are fetched.
-constexpr int64_t kBlockRows = 2, kBlocksAhead = 2048;
+// So many bytes before they are used blocks are fetched.
+constexpr int64_t kBlocksAhead = 2048;
 
 // Few rows: a strip of columns after the other. Groups of large blocks are written out, or their
 // shifts would not be constants.
@@ -388,11 +387,18 @@ inline void many_rows_by_blocks(const PanelProduct& p, const PanelLayout& layout
   });
 }
 
+// With more than one row the large blocks, whose groups are written out, do no better in registers
+// than taken apart into L1 once, and take a compiler twice as long.
+constexpr int32_t kSmallBlock = 32;
+
 template <Format kFormat>
 inline void product_by_blocks(const PanelProduct& p, const PanelLayout& layout) {
-  static_assert(kBlockRows == 2);
   if (p.rows == 1) return few_rows_by_blocks<kFormat, 1>(p, layout);
-  if (p.rows == 2) return few_rows_by_blocks<kFormat, 2>(p, layout);
+  if constexpr (info(kFormat).block.k <= kSmallBlock) {
+    if (p.rows == 2) return few_rows_by_blocks<kFormat, 2>(p, layout);
+    if (p.rows == 3) return few_rows_by_blocks<kFormat, 3>(p, layout);
+    if (p.rows == 4) return few_rows_by_blocks<kFormat, 4>(p, layout);
+  }
   many_rows_by_blocks<kFormat, VectorUnit<OpBlock<kFormat>, false>>(p, layout);
 }
 
