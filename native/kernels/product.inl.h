@@ -268,8 +268,15 @@ constexpr int64_t kBlocksK = 256;
 // So many bytes before they are used blocks are fetched.
 constexpr int64_t kBlocksAhead = 2048;
 
-// Few rows: a strip of columns after the other. Groups of large blocks are written out, or their
-// shifts would not be constants.
+// Groups of a block that are written out, so that their shifts are constants. Where speed is no
+// promise that would only keep a compiler busy.
+#if defined(__AVX2__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+constexpr int kWrittenOut = 16;
+#else
+constexpr int kWrittenOut = 1;
+#endif
+
+// Few rows: a strip of columns after the other.
 template <Format kFormat, int kRows>
 inline void few_rows_by_blocks(const PanelProduct& p, const PanelLayout& layout) {
   using Op = OpBlock<kFormat>;
@@ -291,7 +298,7 @@ inline void few_rows_by_blocks(const PanelProduct& p, const PanelLayout& layout)
       const std::byte* ahead = panel + block_place(layout, 0, column).words + kBlocksAhead;
       for (int64_t b = 0; b < layout.blocks; ++b) {
         const BlockStrip<kFormat> strip(panel, layout, b, column);
-#pragma GCC unroll 16
+#pragma GCC unroll kWrittenOut
         for (int64_t g = 0; g < kGroups; ++g) {
           const int64_t group = b * kGroups + g;
 #pragma GCC unroll 8

@@ -146,7 +146,7 @@ void test_moe(Format format) {
     Floats gate, up, down, gate_bias, up_bias, down_bias;
   };
   const auto make = [&](int64_t count, int64_t width, std::vector<Plain>& plain) {
-    ExpertWeights weights(count, hidden, width, format, true);
+    ExpertWeights weights(count, hidden, width, {format, format}, true);
     for (int64_t e = 0; e < count; ++e) {
       Plain p = {random_floats(width * hidden), random_floats(width * hidden),
                  random_floats(hidden * width), random_floats(width),

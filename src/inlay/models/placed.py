@@ -9,7 +9,6 @@ from inlay.core.model_shape import ModelShape
 from inlay.core.placement import CPU, Placement
 from inlay.core.roofline import bytes_per_weight
 from inlay.core.tensor_parallel import ALONE, Rank
-from inlay.core.weight_format import BLOCK_FORMATS
 from inlay.models.formats import PartFormats, check_row_lengths, halves
 from inlay.models.native_ops import NativeOps
 from inlay.models.ops import Ops
@@ -128,7 +127,7 @@ class Placed:
     def check_formats(self, shape: ModelShape, formats: PartFormats) -> None:
         """Raise UnsupportedModelError where a backend lacks the format of a part that it has."""
         for part, name, ops in self._held(shape, formats):
-            if name not in ops.weight_formats and name not in BLOCK_FORMATS:
+            if name not in ops.weight_formats:
                 raise UnsupportedModelError(
                     f"weight_format {name!r} is not supported with {ops.name}, which has the "
                     f"{part}; supported are auto, {', '.join(ops.weight_formats)}"

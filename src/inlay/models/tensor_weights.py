@@ -59,13 +59,20 @@ _MLP = ("gate", "up", "down", "shared_gate", "shared_up", "shared_down")
 
 
 def open_checkpoint(
-    directory: Path, shape: ModelShape, placed: Placed, weight_format: str = "auto"
+    directory: Path,
+    shape: ModelShape,
+    placed: Placed,
+    weight_format: str = "auto",
+    *,
+    keep_blocks: bool = True,
 ) -> OpenWeights:
     """Open and check the safetensors of a model directory.
 
     Args:
         shape: of the whole model; a rank of several reads its part.
         weight_format: one of `WEIGHT_FORMATS`.
+        keep_blocks: with `auto` matrices of GGUF files stay in their own types, where the kernels
+            of a CPU have all of them; else they are held in the nearest of `WEIGHT_FORMATS`.
 
     Raises:
         ModelNotFoundError: a file is missing.
@@ -77,20 +84,19 @@ def open_checkpoint(
     # float32 holds float16 exactly, too.
     is_bfloat16 = tensors.is_bfloat16(names_of(shape).names["embedding"])
     float_dtype = "bfloat16" if is_bfloat16 else "float32"
-    blocks = _blocks_that_stay(shape, placed) if weight_format == "auto" else None
+    blocks = None
+    if keep_blocks and weight_format == "auto":
+        blocks = _blocks_that_stay(shape, placed)
     weight_format = full_name(
         _auto_format(shape, placed, _matrix_dtype(tensors, float_dtype))
         if weight_format == "auto"
         else weight_format
     )
-    own = shape_of_rank(shape, placed.rank.degree)
     if blocks is None:
         formats = part_formats(shape, weight_format, float_dtype)
-        held_bytes = packed_bytes(own, weight_format, float_dtype)
+        placed.check_formats(shape, formats)
     else:
         formats, weight_format = block_formats(blocks), blocks.experts
-        held_bytes = blocks.file_bytes
-    placed.check_formats(shape, formats)
     stored = shape.quantization
     if stored is not None and weight_format == stored.weight_format and blocks is None:
         _say_what_is_rounded(directory, tensors, shape, formats)
@@ -100,7 +106,9 @@ def open_checkpoint(
         ),
         weight_format=weight_format,
         float_dtype=float_dtype,
-        held_bytes=held_bytes,
+        held_bytes=blocks.file_bytes
+        if blocks is not None
+        else packed_bytes(shape_of_rank(shape, placed.rank.degree), weight_format, float_dtype),
         fingerprint=tensors.fingerprint(shape),
     )
 

@@ -84,7 +84,7 @@ def test_weights_are_mapped(target: Path) -> None:
     assert not one.embedding.rows_VM.flags.owndata and not one.embedding.rows_VM.flags.writeable
     for weights in (one, other):
         with pytest.raises(ArgumentError, match="mapped from a file and cannot be changed"):
-            weights.head.weight.set_rows(0, torch.zeros(1, 64).numpy())
+            weights.head.weights[0].set_rows(0, torch.zeros(1, 64).numpy())
 
 
 def test_a_damaged_file_is_refused(target: Path) -> None:
@@ -178,8 +178,8 @@ def test_what_cannot_be_packed(
 ) -> None:
     with pytest.raises(ArgumentError, match="is the source, too"):
         convert(source, source, weight_format="int8")
-    with pytest.raises(UnsupportedModelError, match="'float16' is not supported with the CPU"):
-        convert(source, tmp_path / "new", weight_format="float16")
+    with pytest.raises(UnsupportedModelError, match="'q4_k' is not supported with the CPU"):
+        convert(source, tmp_path / "new", weight_format="q4_k")
     usage = type("Usage", (), {"free": 1000})
     monkeypatch.setattr(staging.shutil, "disk_usage", lambda _: usage)
     with pytest.raises(ResourceError, match="needs .* of disk, and 1000 B are free"):

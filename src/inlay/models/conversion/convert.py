@@ -144,7 +144,8 @@ def write_product(
 
 
 def _packed(source: Path, shape: ModelShape, weight_format: str) -> PackedProduct:
-    opened = open_checkpoint(source, shape, Placed.whole(NativeOps(), shape), weight_format)
+    placed = Placed.whole(NativeOps(), shape)
+    opened = open_checkpoint(source, shape, placed, weight_format, keep_blocks=False)
     assert isinstance(opened.source, TensorWeights)
     return PackedProduct(shape, opened, opened.source)
 

@@ -330,9 +330,9 @@ def _taken_apart(tensor: GgufTensor, data: Bytes) -> Array | QuantizedRows:
 
 def _floats(name: str, data: Bytes, kind: Type) -> Array:
     if kind is Type.BF16:
-        return np.asarray(data).view(BFLOAT16)
+        return np.array(data).view(BFLOAT16)
     if kind is Type.F16:
-        return np.asarray(data)
+        return np.array(data)
     try:
         values = gguf.dequantize(data, kind)
     except NotImplementedError as error:

@@ -7,7 +7,7 @@ from inlay import kernels
 from inlay.core.weight_format import FORMATS
 from inlay.models.gpu.panels import Panels
 
-PACKED = [name for name in FORMATS if name != "float32"]
+PACKED = [name for name in FORMATS if name not in ("float32", "float16")]
 
 
 def rows_of(rows, columns, device, seed=1):
