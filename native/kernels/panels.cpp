@@ -253,6 +253,9 @@ void keep_lowest(std::atomic<int64_t>& lowest, int64_t value) {
 
 template <typename Source>
 void pack_all(Format format, std::span<const PanelJob<Source>> jobs) {
+  if (has_blocks(format))
+    throw ArgumentError(std::string("format: nothing becomes '") + info(format).name +
+                        "', whose blocks only files hold");
   if (jobs.empty()) return;
   int64_t floats = 0;
   for (const PanelJob<Source>& job : jobs)

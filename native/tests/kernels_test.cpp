@@ -114,6 +114,30 @@ void test_linear(Format format) {
   }
 }
 
+// Blocks of any bits but those that could make a number in float16 infinite.
+void test_blocks(Format format) {
+  const int64_t k = 512, n = 70;
+  std::vector<std::byte> blocks(static_cast<std::size_t>(n * block_row_bytes(format, k)));
+  for (std::byte& byte : blocks) byte = static_cast<std::byte>(generator() & 0x3f);
+  LinearWeight weight(n, k, format);
+  weight.set_rows(0, BlockMatrix{"blocks", blocks.data(), n, k, block_row_bytes(format, k)});
+  Floats values(static_cast<std::size_t>(n * k));
+  weight.dequantize(values.data());
+  for (const int64_t t : {1, 3, 40}) {
+    const Floats x = random_floats(t * k);
+    Floats together(static_cast<std::size_t>(t * n)), alone(together.size()), expected;
+    for (int64_t i = 0; i < t; ++i) {
+      const Floats y = product(&x[static_cast<std::size_t>(i * k)], values.data(), n, k);
+      expected.insert(expected.end(), y.begin(), y.end());
+      linear({&x[static_cast<std::size_t>(i * k)], 1, k, k}, weight, nullptr, false,
+             {&alone[static_cast<std::size_t>(i * n)], 1, n, n});
+    }
+    linear(const_rows(x, t, k), weight, nullptr, false, rows_of(together, t, n));
+    check_error(together, expected, 0.02f);
+    CHECK(together == alone);
+  }
+}
+
 // bf16 on tiles is one order of additions, for few rows as for many: over 32 steps of K the even
 // and the odd products are summed apart, from zero, then added.
 void test_order_of_tiles() {
@@ -364,6 +388,10 @@ int main(int count, char** arguments) {
     for (const std::string& isa : isas) {
       request_isa(isa);
       for (std::size_t i = 0; i < std::size(kFormats); ++i) {
+        if (has_blocks(static_cast<Format>(i))) {
+          test_blocks(static_cast<Format>(i));
+          continue;
+        }
         test_linear(static_cast<Format>(i));
         test_moe(static_cast<Format>(i));
       }

@@ -126,7 +126,7 @@ void test_shards(Format format) {
     for (const std::size_t nodes : {1, 3}) {
       ThreadPool::instance().set_topology(
           choose_topology(std::vector<std::vector<int>>(nodes, usable)));
-      ExpertWeights experts(2, hidden, width, format, false);
+      ExpertWeights experts(2, hidden, width, {format, format}, false);
       CHECK(experts.shards().size() == (width < 32 ? 1 : nodes));
       experts.set(1, rows_of("gate", gate, 0, width, hidden), rows_of("up", up, 0, width, hidden),
                   rows_of("down", down, 0, hidden, width));
@@ -140,10 +140,46 @@ void test_shards(Format format) {
   ThreadPool::instance().set_topology(read_topology());
 }
 
+// The same of blocks, of bits that make no number infinite; floats do not become them.
+void test_blocks(Format format) {
+  const int64_t hidden = 512, width = 1024;
+  const auto matrix = [&](int64_t rows, int64_t cols) {
+    std::vector<std::byte> blocks(static_cast<std::size_t>(rows * block_row_bytes(format, cols)));
+    for (std::byte& byte : blocks) byte = static_cast<std::byte>(generator() & 0x3f);
+    return blocks;
+  };
+  const auto gate = matrix(width, hidden), up = matrix(width, hidden), down = matrix(hidden, width);
+  const auto blocks_of = [&](const std::vector<std::byte>& bytes, int64_t rows, int64_t cols) {
+    return BlockMatrix{"w", bytes.data(), rows, cols, block_row_bytes(format, cols)};
+  };
+  std::vector<std::vector<std::byte>> panels;
+  for (const std::size_t nodes : {1, 3}) {
+    ThreadPool::instance().set_topology(
+        choose_topology(std::vector<std::vector<int>>(nodes, affinity_mask())));
+    ExpertWeights experts(2, hidden, width, {format, format}, false);
+    CHECK(experts.shards().size() == nodes);
+    experts.set(1, blocks_of(gate, width, hidden), blocks_of(up, width, hidden),
+                blocks_of(down, hidden, width));
+    std::vector<std::byte> both(
+        static_cast<std::size_t>(experts.gate_up_bytes() + experts.down_bytes()));
+    experts.copy_panels(1, both.data(), both.data() + experts.gate_up_bytes());
+    panels.push_back(both);
+  }
+  CHECK(panels[0] == panels[1]);
+  ThreadPool::instance().set_topology(read_topology());
+  LinearWeight weight(3, 512, format);
+  const Floats floats = random_floats(3 * 512);
+  CHECK(error_of([&] { weight.set_rows(0, rows_of("w", floats, 0, 3, 512)); }) != "");
+}
+
 }  // namespace
 
 int main() {
   for (std::size_t i = 0; i < std::size(kFormats); ++i) {
+    if (has_blocks(static_cast<Format>(i))) {
+      test_blocks(static_cast<Format>(i));
+      continue;
+    }
     test_linear(static_cast<Format>(i));
     test_nodes(static_cast<Format>(i));
     test_shards(static_cast<Format>(i));
