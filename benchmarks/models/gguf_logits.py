@@ -1,9 +1,9 @@
 """models/gguf_logits: logits of one GGUF file, ours and llama.cpp's.
 
 What a file means is exact: its weights as floats, and float32 arithmetic, in `transformers`.
-llama.cpp rounds the input of each product to 8 bits, with a scale per 32
-values, or per 256 for the K types. How much that alone changes the logits is the limit: the same
-rounding before each product, in PyTorch. Keys and values are float32 on all sides.
+llama.cpp rounds the input of each product to 8 bits, with a scale per 32 values, or per 256 for
+types with such blocks. How much that alone changes the logits is the limit: the same rounding
+before each product, in PyTorch. Keys and values are float32 on all sides.
 
 A value is the relative L2 error of one position's logits. A rounding can turn the choice of an
 expert, so that single positions differ much more than the median, on all sides.
@@ -27,12 +27,14 @@ from benchmarks import peers
 from benchmarks.case import Run
 from benchmarks.triples import Samples
 from inlay import kernels
+from inlay.core.weight_format import BLOCK_FORMATS, format_named
 from inlay.models.model import load_model
 from tests.support.gguf_files import TOKENIZER, gguf_and_floats
 from tests.support.model_driver import ModelDriver
 
 HERE = Path(__file__).parent
 EIGHT_BITS = 127
+SMALL_BLOCK = 32
 
 Logits = NDArray[np.float32]
 
@@ -50,9 +52,7 @@ def measure_file(run: Run, params: dict[str, Any], folder: Path) -> list[Samples
     size = run.workload["size"] | {"architecture": params["architecture"], "seed": run.seeds[0]}
     if params["architecture"] == "qwen3_moe":
         size |= run.workload["experts"]
-    directory, floats = gguf_and_floats(
-        folder, kind, size, metadata=tokenizer(size["vocab_size"]), rounded_table=False
-    )
+    directory, floats = gguf_and_floats(folder, kind, size, metadata=tokenizer(size["vocab_size"]))
     generator = torch.Generator().manual_seed(run.seeds[0])
     tokens = torch.randint(size["vocab_size"], (run.workload["tokens"],), generator=generator)
     exact = exact_logits(floats, tokens)
@@ -61,7 +61,9 @@ def measure_file(run: Run, params: dict[str, Any], folder: Path) -> list[Samples
     if theirs is None:
         return [Samples(name="own_format", params=params, values=own, seeds=run.seeds)]
     between = errors(theirs.reshape(exact.shape), exact)
-    with rounded_inputs(256 if "_K" in params["type"] else 32):
+    name = params["type"].lower()
+    large = name in BLOCK_FORMATS and format_named(name).block > SMALL_BLOCK
+    with rounded_inputs(256 if large else SMALL_BLOCK):
         limit = "8-bit activations in PyTorch", errors(exact_logits(floats, tokens), exact)
     return [
         Samples(
