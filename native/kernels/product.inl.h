@@ -406,7 +406,7 @@ inline void product_by_blocks(const PanelProduct& p, const PanelLayout& layout) 
     if (p.rows == 3) return few_rows_by_blocks<kFormat, 3>(p, layout);
     if (p.rows == 4) return few_rows_by_blocks<kFormat, 4>(p, layout);
   }
-  many_rows_by_blocks<kFormat, VectorUnit<OpBlock<kFormat>, false>>(p, layout);
+  many_rows_by_blocks<kFormat, VectorUnit<OpSpreadOf<kFormat>, false>>(p, layout);
 }
 
 inline void block_product(const PanelProduct& p) {

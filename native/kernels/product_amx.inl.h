@@ -298,7 +298,7 @@ inline void tile_integer_product(const PanelProduct& p) {
   const PanelLayout layout = panel_layout(p.format, p.k);
   if (has_blocks(p.format))
     return with_blocks(p.format, [&]<Format kFormat>() {
-      many_rows_by_blocks<kFormat, TileUnit<OpBlock<kFormat>>>(p, layout);
+      many_rows_by_blocks<kFormat, TileUnit<OpSpreadOf<kFormat>>>(p, layout);
     });
   switch (p.format) {
     case Format::kI8:

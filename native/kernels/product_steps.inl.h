@@ -173,26 +173,33 @@ struct OpU4Bytes : OpI4Bytes {
   using Scales = ZeroScales;
 };
 
-// Integers that were made from blocks.
+// Integers that were made from blocks: of all types the same few products.
+template <bool kWholeBytes, bool kMinimums>
+struct OpSpread : OpI8 {
+  using Scales = std::conditional_t<kMinimums, BlockScalesAndMinimums, BlockScales>;
+  static Word weights(const std::byte* p, int) {
+    return kWholeBytes ? Dot::weights8(Dot::load(p)) : Dot::load(p);
+  }
+  static Acc dot(Acc acc, Word w, Word a) {
+    return kWholeBytes ? Dot::dot8(acc, w, a) : Dot::dot4(acc, w, a);
+  }
+};
 template <Format kFormat>
-struct OpBlock : OpI8 {
-  using Scales = std::conditional_t<has_minimums(kFormat), BlockScalesAndMinimums, BlockScales>;
-  static constexpr bool kWholeBytes = info(kFormat).bits == 8;
+using OpSpreadOf = OpSpread<info(kFormat).bits == 8, has_minimums(kFormat)>;
+
+// The same, made in registers.
+template <Format kFormat>
+struct OpBlock : OpSpreadOf<kFormat> {
+  using Scales = typename OpSpreadOf<kFormat>::Scales;
   static Scales scales(const BlockColumns<kFormat>& block, int64_t group) {
     if constexpr (has_minimums(kFormat))
       return Scales(block.scale(group), block.minimum(group));
     else
       return Scales(block.scale(group));
   }
-  static Word integers(CodeWords words) {
-    const Word word = reinterpret_cast<Word>(words);
-    return kWholeBytes ? Dot::weights8(word) : word;
-  }
-  static Word weights(const std::byte* p, int) {
-    return kWholeBytes ? Dot::weights8(Dot::load(p)) : Dot::load(p);
-  }
-  static Acc dot(Acc acc, Word w, Word a) {
-    return kWholeBytes ? Dot::dot8(acc, w, a) : Dot::dot4(acc, w, a);
+  static Dot::I integers(CodeWords words) {
+    const Dot::I word = reinterpret_cast<Dot::I>(words);
+    return info(kFormat).bits == 8 ? Dot::weights8(word) : word;
   }
 };
 
