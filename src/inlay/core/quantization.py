@@ -8,13 +8,15 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class BlockTypes:
-    """Of a GGUF file, the kernels' formats that hold most of each part as the file does.
+    """The types of a GGUF file, by the names of the kernels' formats: for each part, the type of
+    most of its weights.
 
     Attributes:
         experts: of routed experts; where there are none, of all matrices.
         rest: of all matrices that are no routed experts'.
         head: of the output matrix.
-        file_bytes: of all matrices but the embedding, and of that where it is the output matrix.
+        file_bytes: size of all matrices in the file; the embedding counts only where it is the
+            output matrix, too.
     """
 
     experts: str

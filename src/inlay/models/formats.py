@@ -111,7 +111,9 @@ def part_formats(shape: ModelShape, weight_format: str, float_dtype: str) -> Par
 
 
 def block_formats(blocks: BlockTypes) -> PartFormats:
-    """The same of a GGUF file whose matrices stay in their own types: of most of each part."""
+    """Formats of a GGUF file's parts when every matrix keeps its own type: for each part, the type
+    of most of its weights.
+    """
     return PartFormats(
         experts=blocks.experts,
         mlp=blocks.rest,

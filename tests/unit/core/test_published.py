@@ -9,6 +9,7 @@ from inlay.core.errors import UnsupportedModelError
 from inlay.core.model_shape import MlaShape, ModelShape, RopeShape
 from inlay.core.published.modules import is_named
 from inlay.core.published.read import read_quantization
+from inlay.core.quantization import BlockTypes
 
 DENSE = ModelShape(
     architecture="llama",
@@ -287,3 +288,15 @@ def test_what_a_pattern_means() -> None:
 def test_what_is_refused_by_name(given: dict[str, Any], message: str) -> None:
     with pytest.raises(UnsupportedModelError, match=message):
         found(given)
+
+
+@pytest.mark.parametrize("change", [{"rest": "q9_z"}, {"head": None}, {"file_bytes": "much"}])
+def test_gguf_blocks_that_are_not_known_are_refused(change: dict[str, Any]) -> None:
+    blocks = {"experts": "q4_k", "rest": "q6_k", "head": "float16", "file_bytes": 100}
+    given = {"quant_method": "gguf", "weight_format": "uint4:g32", "rest": "int8:g32"}
+    given |= {"head": "float32"}
+    config = {"quantization_config": given | {"blocks": blocks}}
+    found = read_quantization(config, DENSE)
+    assert found is not None and found.blocks == BlockTypes(**blocks)
+    with pytest.raises(UnsupportedModelError, match="name the .gguf file instead"):
+        read_quantization({"quantization_config": given | {"blocks": blocks | change}}, DENSE)

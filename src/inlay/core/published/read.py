@@ -117,15 +117,23 @@ def _gguf(given: Mapping[str, Any]) -> Quantization:
 
 
 def _blocks(given: Mapping[str, Any]) -> BlockTypes | None:
-    """None where formats that floats can be held in say as much."""
-    held = {given.get("experts"), given.get("rest"), given.get("head")}
-    if not held & {*BLOCK_FORMATS, "float16"}:
+    """The types that a GGUF file's parts are in; None if no part gains by keeping its type.
+
+    Raises:
+        UnsupportedModelError: a part names no format of the kernels, or the size is no number.
+    """
+    experts, rest, head = (given.get(part) for part in ("experts", "rest", "head"))
+    size_bytes = given.get("file_bytes")
+    for found in (experts, rest, head):
+        if found not in (*FORMATS, *BLOCK_FORMATS) or not isinstance(size_bytes, int):
+            raise UnsupportedModelError(
+                f"config.json: quant_method 'gguf' has blocks of {found!r} in {size_bytes!r} "
+                "bytes, which is not known: name the .gguf file instead of the directory"
+            )
+    if not {experts, rest, head} & {*BLOCK_FORMATS, "float16"}:
         return None
     return BlockTypes(
-        experts=str(given["experts"]),
-        rest=str(given["rest"]),
-        head=str(given["head"]),
-        file_bytes=int(given["file_bytes"]),
+        experts=str(experts), rest=str(rest), head=str(head), file_bytes=int(str(size_bytes))
     )
 
 
