@@ -1,7 +1,8 @@
 """Runs stages beside each other, each in a process group with a log and a limit.
 
 A failure is told when it happens, not at the end: lines of a stage that say what failed are printed
-at once, with the stage's name before them.
+at once, with the stage's name before them. Of a stage that fails without such a line (its process
+crashed, or was killed) the last lines are printed.
 """
 
 import os
@@ -10,6 +11,7 @@ import selectors
 import signal
 import subprocess
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,6 +28,7 @@ SIGNS_OF_FAILURE = re.compile(
 # What pytest and ctest say at the end, kept for the summary.
 CLOSING = re.compile(r"^=+ .* in [0-9.]+s|tests passed, \d+ tests? failed")
 MAX_SIGNS = 60  # of a stage: a broken build would print thousands
+LAST_LINES = 40  # of a stage that failed and did not say why
 HEARTBEAT_S = 30.0
 ENDING_S = 10.0  # between SIGTERM and SIGKILL
 
@@ -35,7 +38,8 @@ class Outcome:
     """What came of a stage.
 
     Attributes:
-        result: "ok", "FAILED", "too long", or "not run" where one that it waits for failed.
+        result: "ok", "FAILED (exit N)" or "FAILED (SIGNAL)", "too long", or "not run" where one
+            that it waits for failed.
         seconds: on the clock.
         cpu_s: processor seconds of all its processes that were waited for.
         closing: the last lines of its test runners.
@@ -61,7 +65,7 @@ class _Running:
         self.limit_s = limit_s
         self.start = time.monotonic()
         self.closing: list[str] = []
-        self.last_line = ""
+        self.last_lines = deque[str](maxlen=LAST_LINES)
         self.too_long = False
         self._signs = set[str]()  # pytest says some twice
         self._rest = b""
@@ -73,6 +77,7 @@ class _Running:
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
+        os.set_blocking(self.output.fileno(), False)
 
     @property
     def output(self) -> IO[bytes]:
@@ -84,8 +89,11 @@ class _Running:
         return time.monotonic() - self.start
 
     def read(self, tell: Callable[[str], None]) -> bool:
-        """Take what there is of its output; False at its end."""
-        chunk = os.read(self.output.fileno(), 1 << 16)
+        """Take what there is of its output; False at its end, and where nothing is there now."""
+        try:
+            chunk = os.read(self.output.fileno(), 1 << 16)
+        except BlockingIOError:
+            return False
         self._log.write(chunk)
         self._log.flush()
         *lines, self._rest = (self._rest + chunk).split(b"\n")
@@ -101,7 +109,7 @@ class _Running:
             if len(self._signs) <= MAX_SIGNS:
                 tell(f"{self.stage.name}: {line[:400]}")
         if line:
-            self.last_line = line
+            self.last_lines.append(line)
 
     def end(self, number: int) -> None:
         """Send a signal to all its processes."""
@@ -110,19 +118,25 @@ class _Running:
         except ProcessLookupError:
             pass
 
-    def outcome(self) -> Outcome:
-        """Wait for its process, which has closed its output or was killed."""
+    def outcome(self, tell: Callable[[str], None]) -> Outcome:
+        """Wait for its process, which has closed its output, exited or was killed."""
         try:
             _, status, used = os.wait4(self.process.pid, 0)
+            self.process.returncode = os.waitstatus_to_exitcode(status)
+            self.end(signal.SIGKILL)  # what it left running
+            # It may have written its last lines, why it failed among them, after the last look.
+            while self.read(tell):
+                pass
         finally:
             self._log.close()
             self.output.close()
-        self.process.returncode = os.waitstatus_to_exitcode(status)
-        self.end(signal.SIGKILL)  # what it left running
-        result = "ok" if self.process.returncode == 0 else "FAILED"
+        result = "too long" if self.too_long else _result(self.process.returncode)
+        if result != "ok" and not self._signs:
+            for line in self.last_lines:
+                tell(f"{self.stage.name}: {line[:400]}")
         return Outcome(
             self.stage,
-            "too long" if self.too_long else result,
+            result,
             self.seconds,
             used.ru_utime + used.ru_stime,
             self.closing,
@@ -170,15 +184,27 @@ def run_stages(
                     running.append(_Running(stage, command(stage), log, limits_s[stage.name]))
             for one in _wait(running, tell):
                 running.remove(one)
-                outcome = outcomes[one.stage.name] = one.outcome()
+                outcome = outcomes[one.stage.name] = one.outcome(tell)
                 tell(f"== {told(outcome)}")
             if time.monotonic() > heartbeat:
                 heartbeat = time.monotonic() + HEARTBEAT_S
                 for one in running:
-                    tell(f"   {one.stage.name} {one.seconds:.0f} s: {one.last_line[:100]}")
+                    line = one.last_lines[-1] if one.last_lines else ""
+                    tell(f"   {one.stage.name} {one.seconds:.0f} s: {line[:100]}")
     finally:
         _end_all(running)
     return list(outcomes.values())
+
+
+def _result(returncode: int) -> str:
+    """What a stage's process says by how it ended; shells say 128 + N of a child's signal N."""
+    if returncode == 0:
+        return "ok"
+    number = -returncode if returncode < 0 else returncode - 128
+    try:
+        return f"FAILED ({signal.Signals(number).name})"
+    except ValueError:
+        return f"FAILED (exit {returncode})"
 
 
 def told(outcome: Outcome) -> str:

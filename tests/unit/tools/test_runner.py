@@ -76,7 +76,7 @@ def test_a_failure_stops_only_what_waits_for_it(check: Check) -> None:
         (named("other"), "true"),
     )
     assert {name: outcome.result for name, outcome in outcomes.items()} == {
-        "broken": "FAILED",
+        "broken": "FAILED (exit 3)",
         "waits": "not run",
         "waits-too": "not run",
         "other": "ok",
@@ -102,7 +102,7 @@ def test_a_failure_is_told_when_it_happens_and_once(check: Check) -> None:
     line = "FAILED tests/test_x.py::test_x (call)"
     wait = f"while [[ ! -e '{go_on}' ]]; do sleep 0.05; done"
     outcomes = check((named("unit"), f"echo '{line}'; {wait}; echo '{line}'; exit 1"))
-    assert outcomes["unit"].result == "FAILED"
+    assert outcomes["unit"].result == "FAILED (exit 1)"
     assert told_at == [False], "the stage went on only after its failure had been told"
 
 
@@ -122,6 +122,43 @@ def test_a_failure_is_told_when_it_happens_and_once(check: Check) -> None:
 def test_lines_that_say_what_failed(check: Check, line: str) -> None:
     check((named("unit"), f'echo "{line}"'))
     assert f"unit: {line}" in check.told
+
+
+def test_what_is_written_just_before_the_end_is_told(check: Check) -> None:
+    """Even where the stage ends while lines of another one are told."""
+    go_on, over = check.logs / "go on", check.logs / "over"
+
+    class Slow(list[str]):
+        def append(self, line: str) -> None:
+            if line == "chatty: FAILED tests/a.py":
+                go_on.touch()
+                wait_for(over.exists)
+                time.sleep(0.3)  # until its process has exited
+            super().append(line)
+
+    check.told = Slow()
+    wait_for_it = "while [[ ! -e '{}' ]]; do sleep 0.05; done"
+    last_words = f"echo 'FAILED tests/b.py'; echo '== 1 failed in 1.0s'; touch '{over}'; exit 1"
+    outcomes = check(
+        (named("fails"), f"echo began; {wait_for_it.format(go_on)}; {last_words}"),
+        (named("chatty"), f"sleep 0.3; echo 'FAILED tests/a.py'; {wait_for_it.format(over)}"),
+    )
+    assert "fails: FAILED tests/b.py" in check.told
+    assert outcomes["fails"].closing == ["== 1 failed in 1.0s"]
+
+
+@pytest.mark.parametrize(
+    "end, result",
+    [
+        ("kill -SEGV $$", "FAILED (SIGSEGV)"),
+        ("bash -c 'kill -ABRT $$' || exit $?", "FAILED (SIGABRT)"),
+        ("exit 7", "FAILED (exit 7)"),
+    ],
+)
+def test_a_stage_that_dies_without_a_word(check: Check, end: str, result: str) -> None:
+    outcomes = check((named("unit"), f"seq 1 100; {end}"))
+    assert outcomes["unit"].result == result
+    assert "unit: 100" in check.told and "unit: 50" not in check.told
 
 
 def test_the_whole_output_is_in_the_log(check: Check) -> None:
