@@ -32,6 +32,7 @@ ANSWERS = {
     "qwen2.5-coder-0.5b": ("What is the capital of France?", "Paris"),
 }
 MAX_MIB = 450  # llama.cpp takes 353
+MAX_SERVER_MIB = 90  # without the engine, while nobody has asked for a page
 
 
 def test_tokens_are_llama_cpps(model: RealModel) -> None:
@@ -64,9 +65,11 @@ def test_the_answer_makes_sense(served: Served) -> None:
 
 @pytest.mark.parametrize("model", ["smollm2-135m"], indirect=True)
 def test_memory(served: Served) -> None:
-    """Server and engine together, after an answer, with the model's whole context."""
+    """The server, and it and its engine, after an answer, with the model's whole context."""
     assert served.answer("What is 2 + 2?")
     assert served.server.rss_mib() <= MAX_MIB
+    server, *_ = served.server.processes()
+    assert server.memory_full_info().pss <= MAX_SERVER_MIB << 20
 
 
 def test_probabilities_are_llama_cpps(served: Served) -> None:

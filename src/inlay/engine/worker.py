@@ -101,7 +101,10 @@ class _Server:
 
     def run(self) -> InlayError | None:
         """Serve until the parent wants no more; an error where the engine cannot go on."""
+        from inlay.models.memory import give_back_freed  # while the engine loads its parts
+
         self._tell_progress()
+        give_back_freed()
         self._peers.send(self._fronts, self._engine.info)
         while not self._watch.stopping.is_set():
             if not self._engine.has_work:

@@ -38,7 +38,7 @@ def create_app(
     cluster: ClusterRoutes | None = None,
     updates: Updates | None = None,
 ) -> Starlette:
-    """Put routes, guards and the pages together. The pages load in the application's lifespan.
+    """Put routes, guards and the pages together.
 
     Args:
         cluster: what a dispatcher says of its instances; None behind one engine.

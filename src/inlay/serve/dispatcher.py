@@ -226,6 +226,7 @@ class DispatcherProcess:
 
 async def serve(setup: DispatcherSetup, listener: socket.socket, watch: ParentWatch) -> None:
     """Serve until told to stop."""
+    from inlay.models.memory import give_back_freed
     from inlay.models.source import resolve_model
 
     config = serve_config(setup)
@@ -269,9 +270,8 @@ async def serve(setup: DispatcherSetup, listener: socket.socket, watch: ParentWa
         service: Service | None = None
         if opening.done():
             service, app = opening.result()
-            # Requests are served already; the pages take longer to load than all else.
             await stack.enter_async_context(app.router.lifespan_context(app))
-            gc.collect()
+            give_back_freed()
             gc.freeze()
         await asked
         await _drain(config, gate, server, service, stop)

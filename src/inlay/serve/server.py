@@ -89,7 +89,7 @@ async def _serve(
         starting = asyncio.ensure_future(
             EngineClient.start(engine_config, timeout_s=config.start_timeout_s)
         )
-        preparing = asyncio.ensure_future(asyncio.to_thread(_load_http_modules, config.page))
+        preparing = asyncio.ensure_future(asyncio.to_thread(_load_http_modules))
         stack.callback(preparing.cancel)
         loading = asyncio.ensure_future(_make_service(config, source, template, starting))
         stack.push_async_callback(_end, starting, loading)
@@ -103,6 +103,7 @@ async def _serve(
         if not await _loaded(loading, stop):
             return 0
         client, service = await loading
+        from inlay.models.memory import give_back_freed
         from inlay.serve.app import create_app
         from inlay.serve.weights.updates import Updates
 
@@ -111,7 +112,7 @@ async def _serve(
         app = create_app(service, config, updates=updates)
         await stack.enter_async_context(app.router.lifespan_context(app))
         gate.open(app)
-        gc.collect()
+        give_back_freed()
         gc.freeze()
         text = banner(
             url,
@@ -132,15 +133,12 @@ async def _serve(
     return 0
 
 
-def _load_http_modules(page: bool) -> None:
-    """Import what the HTTP side needs, while the engine's process does the same for torch."""
+def _load_http_modules() -> None:
+    """Import what the HTTP side needs, while the engine's process does the same for the model."""
     import uvicorn  # noqa: F401
 
     import inlay.serve.app
-    import inlay.serve.gate
-
-    if page:
-        import inlay.serve.page.app  # noqa: F401
+    import inlay.serve.gate  # noqa: F401
 
 
 async def _make_service(

@@ -61,7 +61,7 @@ class Loaded:
         engine = Engine(config, loaded=prepare(config, "test", self.model, self.text, store))
         try:
             yield engine
-            engine.flush(5.0)
+            engine.flush(60.0)
             engine.audit()
             counts = engine.cache.counts()
             assert counts.used == 0 or engine.num_live, "pages without a request"
@@ -106,7 +106,7 @@ def drain(engine, limit=20000):
         if not engine.num_live and not engine.has_work:
             return outputs
         if not engine.has_work:
-            engine.wait(5.0)
+            engine.wait(60.0)
         for output in engine.step():
             outputs.setdefault(output.request_id, []).append(output)
     raise AssertionError("the engine makes no progress")

@@ -58,7 +58,7 @@ class Pair:
         return self.outputs
 
 
-def settle(engine, timeout_s=10.0):
+def settle(engine, timeout_s=60.0):
     """Wait until no page is kept for what may still land."""
     end_s = time.monotonic() + timeout_s
     while engine.cache.counts().used:

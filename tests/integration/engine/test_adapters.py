@@ -210,7 +210,7 @@ def test_ranks_of_an_engine_that_cannot_start_end(files: Path) -> None:
         shared_engine(files / "model", 2, f"a={files / 'nothing'}"),
     ):
         pass
-    assert not psutil.wait_procs(set(psutil.Process().children()) - before, timeout=10)[1]
+    assert not psutil.wait_procs(set(psutil.Process().children()) - before, timeout=60)[1]
 
 
 def test_settings_are_checked() -> None:

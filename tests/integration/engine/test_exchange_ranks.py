@@ -22,7 +22,7 @@ from tests.support.instances import RunningInstance
 from tests.support.tiny_models import make_tiny_model
 
 SIZES = [15, 17, 49, 200, 301]
-END_S = 10.0
+END_S = 60.0
 
 
 def configured(directory: Path, degree: int) -> EngineConfig:

@@ -5,7 +5,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 
 import pytest
 from safetensors.torch import load_file, save_file
@@ -185,11 +184,9 @@ def test_a_process_ends_promptly_while_it_loads(how):
     )
     try:
         assert process.stdout.readline() == b"loading\n"
-        began = time.monotonic()
         if how == "wait":
             process.send_signal(signal.SIGINT)
-        _, log = process.communicate(timeout=LONG_S)
-        assert time.monotonic() - began < 10
+        _, log = process.communicate(timeout=LONG_S)  # a thousandth of what it loads
         assert (process.returncode, b"KeyboardInterrupt" in log) == (
             (-signal.SIGINT, True) if how == "wait" else (0, False)
         )

@@ -25,7 +25,7 @@ from tests.support.pause import pause
 from tests.support.tiny_models import make_tiny_model
 
 PROMPTS = [list(range(5, 45)), [7, 99, 3, 250]]
-END_S = 10.0
+END_S = 60.0
 SIZES: dict[str, dict[str, Any]] = {
     "llama": {"num_attention_heads": 6, "num_key_value_heads": 6},
     "qwen3_moe": {"num_attention_heads": 6, "num_key_value_heads": 1, "moe_intermediate_size": 48},

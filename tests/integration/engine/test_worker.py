@@ -55,7 +55,7 @@ def _tokens(outputs):
     return [token for o in outputs for choice in o.choices for token in choice.token_ids]
 
 
-async def _until(condition, timeout_s=10.0):
+async def _until(condition, timeout_s=60.0):
     """Wait for something that another process does."""
     end = time.monotonic() + timeout_s
     while not await condition():

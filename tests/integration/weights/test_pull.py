@@ -63,7 +63,7 @@ class Cluster:
 
     def pull(self, *publishers: Publisher, **options: Any) -> Held:
         options.setdefault("landing", MemoryLanding())
-        options.setdefault("config", PullConfig(timeout_s=10))
+        options.setdefault("config", PullConfig(timeout_s=60))
         addresses = [publisher.address for publisher in publishers]
         held = pull(options.pop("engine", None) or self.engine(), addresses, "m", **options)
         return self._stack.enter_context(held)
@@ -110,7 +110,7 @@ def test_a_directory_arrives_as_it_is(cluster: Cluster, tmp_path: Path) -> None:
     assert (target / "config.json").read_text() == '{"model_type": "x"}'
     assert sorted(one.name for one in tmp_path.iterdir()) == ["source", "target"]
     check(held)
-    publisher.wait_until_held(1, timeout_s=5)
+    publisher.wait_until_held(1, timeout_s=60)
     with pytest.raises(WaitTimeoutError, match="1 of 2 peers"):
         publisher.wait_until_held(2, timeout_s=0.05)
 

@@ -1,7 +1,7 @@
 """The chat page and the dashboard as an application.
 
-Imports NiceGUI (more than half a second), so this module is imported only where there is a page to
-show, and nobody waits for it: while the engine loads, or while a dispatcher serves already.
+Imports NiceGUI (more than half a second, 60 MiB), so this module is imported when a browser first
+asks for a page.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable
