@@ -6,7 +6,9 @@
 // the same, with which the tests compare). A word of a block lies beside the same word of other
 // columns, so that a vector has one of each. BlockColumns<type> gives of a group:
 //   word(group, i)     four steps of K, from 4 i on, as the bytes of each column's word: integers
-//                      with the format's bias added
+//                      with the format's bias added. Types with points of eight weights have kGrid
+//                      instead, and of the s-th sixteen weights of a block points(s, numbers), and
+//                      signs(s) or less(s): see `Points`
 //   scale(group)       what an integer without bias is multiplied by
 //   minimum(group)     what is added to that, of types that have such
 // A group may be another one than that of the type's own scales: all types have 16 or 32 here.
@@ -47,24 +49,12 @@ inline Vec::F half_of_unsigned_e4m3(CodeWords code) {
                   Vec::set(0.5f));
 }
 
-// The low four bits of words, one to each byte.
-inline CodeWords spread_bits(CodeWords bits) {
-  const CodeWords pairs = bits | bits << 7;
-  return (pairs | pairs << 14) & 0x01010101u;
-}
-
-// The low seven bits, and an eighth that makes the number of ones even.
+// Seven bits of each byte, and an eighth that makes the number of ones even.
 inline CodeWords with_parity(CodeWords bits) {
-  CodeWords ones = bits ^ bits >> 4;
+  CodeWords ones = bits ^ bits >> 4;  // of a byte's low four bits; above them are its neighbour's
   ones ^= ones >> 2;
   ones ^= ones >> 1;
-  return bits | (ones & 1u) << 7;
-}
-
-// 64 plus or minus each byte, which is below 64; minus where the four low bits of `signs` say so.
-inline CodeWords around_64(CodeWords sizes, CodeWords signs) {
-  const CodeWords minus = spread_bits(signs & 15u), by_64 = minus << 6;
-  return (sizes ^ (by_64 - minus)) + (0x40404040u ^ (by_64 | minus));
+  return bits | (ones & 0x01010101u) << 7;
 }
 
 inline CodeWords byte_of(CodeWords words, int64_t index) { return words >> (index * 8) & 255u; }
@@ -289,56 +279,62 @@ struct BlockColumns<Format::kQ2K> : ScaleAndMinimum<Format::kQ2K> {
   }
 };
 
-// Two words of a point of a grid, or the only one.
-template <typename TheGrid>
-inline CodeWords point_of(const TheGrid& grid, CodeWords point, int64_t words, int64_t i) {
-  return Codes::words_at(grid.words + i % words, words == 1 ? point : point + point);
-}
-
 // `scale` times one and a half, two and a half ... of a number of four bits.
 inline Vec::F and_a_half(Vec::F scale, CodeWords number, float unit) {
   return Vec::mul(Vec::mul(scale, Vec::add(Vec::set(0.5f), to_floats(number))), Vec::set(unit));
 }
 
-// Two words for a group: its four points, then seven signs of each and a scale.
+// Seven bits each for the signs of the s-th sixteen weights, in a word for two of these.
+inline CodeWords seven_bit_signs(CodeWords word, int64_t s) {
+  const CodeWords bits = word >> (s % 2 * 14);
+  return with_parity((bits & 127u) | (bits << 1 & 0x7f00u));
+}
+
+// Two words for a group: its four points, then signs and a scale.
 template <>
 struct BlockColumns<Format::kIq2Xxs> : HalfScale<Format::kIq2Xxs> {
+  static constexpr auto& kGrid = kIq2XxsGrid;
   using HalfScale::HalfScale;
   Vec::F scale(int64_t group) const { return and_a_half(d, at(2 * group + 1) >> 28, 0.25f); }
-  CodeWords word(int64_t group, int64_t i) const {
-    const CodeWords signs = with_parity(at(2 * group + 1) >> (i / 2 * 7) & 127u);
-    const CodeWords sizes = point_of(kIq2XxsGrid, byte(8 * group + i / 2), 2, i);
-    return around_64(sizes, signs >> (i % 2 * 4));
+  void points(int64_t s, CodeWords* numbers) const {
+    const CodeWords two = at(s / 2 * 2) >> (s % 2 * 16);
+    numbers[0] = two & 255u;
+    numbers[1] = two >> 8 & 255u;
   }
+  CodeWords signs(int64_t s) const { return seven_bit_signs(at(s / 2 * 2 + 1), s); }
 };
 
 // Words 0 to 15: nine bits of a point and seven signs; 16 and 17: scales.
 template <>
 struct BlockColumns<Format::kIq2Xs> : HalfScale<Format::kIq2Xs> {
+  static constexpr auto& kGrid = kIq2XsGrid;
   using HalfScale::HalfScale;
   Vec::F scale(int64_t group) const {
     return and_a_half(d, byte(64 + group / 2) >> (group % 2 * 4) & 15u, 0.25f);
   }
-  CodeWords word(int64_t group, int64_t i) const {
-    const CodeWords both = at(group) >> (i / 2 * 16) & 0xffffu;
-    const CodeWords sizes = point_of(kIq2XsGrid, both & 511u, 2, i);
-    return around_64(sizes, with_parity(both >> 9) >> (i % 2 * 4));
+  void points(int64_t s, CodeWords* numbers) const {
+    numbers[0] = at(s) & 511u;
+    numbers[1] = at(s) >> 16 & 511u;
+  }
+  CodeWords signs(int64_t s) const {
+    return with_parity((at(s) >> 9 & 127u) | (at(s) >> 17 & 0x7f00u));
   }
 };
 
 // Words 0 to 7: eight bits of points; 8 to 15: signs; 16 and 17: two bits more; 18 and 19: scales.
 template <>
 struct BlockColumns<Format::kIq2S> : HalfScale<Format::kIq2S> {
+  static constexpr auto& kGrid = kIq2SGrid;
   using HalfScale::HalfScale;
   Vec::F scale(int64_t group) const {
     return and_a_half(d, byte(72 + group / 2) >> (group % 2 * 4) & 15u, 0.25f);
   }
-  CodeWords word(int64_t group, int64_t i) const {
-    const int64_t point = 2 * group + i / 2;
-    const CodeWords high = byte(64 + point / 4) >> (point % 4 * 2) & 3u;
-    const CodeWords sizes = point_of(kIq2SGrid, byte(point) | high << 8, 2, i);
-    return around_64(sizes, byte(32 + point) >> (i % 2 * 4));
+  void points(int64_t s, CodeWords* numbers) const {
+    const CodeWords two = at(s / 2) >> (s % 2 * 16), more = at(16 + s / 8) >> (s % 8 * 4);
+    numbers[0] = (two & 255u) | (more << 8 & 0x300u);
+    numbers[1] = (two >> 8 & 255u) | (more << 6 & 0x300u);
   }
+  CodeWords signs(int64_t s) const { return at(8 + s / 2) >> (s % 2 * 16); }
 };
 
 // Words 0 to 15: points of four weights; 16 to 23: seven signs of eight each, and a scale.
@@ -348,7 +344,7 @@ struct BlockColumns<Format::kIq3Xxs> : HalfScale<Format::kIq3Xxs> {
   Vec::F scale(int64_t group) const { return and_a_half(d, at(16 + group) >> 28, 0.5f); }
   CodeWords word(int64_t group, int64_t i) const {
     const CodeWords signs = with_parity(at(16 + group) >> (i / 2 * 7) & 127u);
-    const CodeWords sizes = point_of(kIq3XxsGrid, byte(8 * group + i), 1, 0);
+    const CodeWords sizes = Codes::words_at(kIq3XxsGrid.words, byte(8 * group + i));
     return around_64(sizes, signs >> (i % 2 * 4));
   }
 };
@@ -364,16 +360,10 @@ struct BlockColumns<Format::kIq3S> : HalfScale<Format::kIq3S> {
   }
   CodeWords word(int64_t group, int64_t i) const {
     const CodeWords ninth = byte(64 + group) >> i & 1u;
-    const CodeWords sizes = point_of(kIq3SGrid, byte(8 * group + i) | ninth << 8, 1, 0);
+    const CodeWords sizes = Codes::words_at(kIq3SGrid.words, byte(8 * group + i) | ninth << 8);
     return around_64(sizes, byte(72 + 4 * group + i / 2) >> (i % 2 * 4));
   }
 };
-
-// Eighths: 8 for each unit of a point, and one more, or less where a bit says so.
-inline CodeWords eighths(CodeWords point, CodeWords less, int64_t i) {
-  const CodeWords by = 0x01010101u - ((CodeWords{} - less) & 0x02020202u);
-  return point_of(kIq1Grid, point, 2, i) + by;
-}
 
 // An eighth of `scale` times an odd number: twice one of three bits, and one.
 inline Vec::F odd_eighths(Vec::F scale, CodeWords number) {
@@ -381,23 +371,31 @@ inline Vec::F odd_eighths(Vec::F scale, CodeWords number) {
   return Vec::mul(Vec::mul(scale, to_floats(bits + bits + 1u)), Vec::set(0.125f));
 }
 
+// A weight is 8 eighths for each unit of a point, and one more, or one less where a bit says so.
 // Words 0 to 7: eight bits of points; 8 to 11: of a group the three others of four points, a scale
-// and a sign.
+// and such a bit.
 template <>
 struct BlockColumns<Format::kIq1S> : HalfScale<Format::kIq1S> {
+  static constexpr auto& kGrid = kIq1Grid;
   using HalfScale::HalfScale;
   CodeWords of(int64_t group) const { return at(8 + group / 2) >> (group % 2 * 16); }
   Vec::F scale(int64_t group) const { return odd_eighths(d, of(group) >> 12); }
-  CodeWords word(int64_t group, int64_t i) const {
-    const CodeWords more = of(group), high = more >> (i / 2 * 3) & 7u;
-    return eighths(byte(4 * group + i / 2) | high << 8, more >> 15 & 1u, i);
+  void points(int64_t s, CodeWords* numbers) const {
+    const CodeWords two = at(s / 2) >> (s % 2 * 16), more = of(s / 2) >> (s % 2 * 6);
+    numbers[0] = (two & 255u) | (more << 8 & 0x700u);
+    numbers[1] = (two >> 8 & 255u) | (more << 5 & 0x700u);
+  }
+  CodeWords less(int64_t s) const {
+    const CodeWords bit = of(s / 2) >> 14 & 2u;
+    return bit | bit << 8;
   }
 };
 
-// Words 0 to 7: eight bits of points; 8 to 11: three others and a sign of each; 12 and 13: scales
-// of three bits, and in the highest four of each half a part of what they are multiplied by.
+// Words 0 to 7: eight bits of points; 8 to 11: three others and such a bit of each; 12 and 13:
+// scales of three bits, and in the highest four of each half a part of what they are multiplied by.
 template <>
 struct BlockColumns<Format::kIq1M> : BlockWords<Format::kIq1M> {
+  static constexpr auto& kGrid = kIq1Grid;
   Vec::F d;
   BlockColumns(const std::byte* panel, BlockPlace place) : BlockWords(panel, place) {
     const CodeWords low = at(12), high = at(13);
@@ -407,10 +405,14 @@ struct BlockColumns<Format::kIq1M> : BlockWords<Format::kIq1M> {
   Vec::F scale(int64_t group) const {
     return odd_eighths(d, at(12 + group / 8) >> (group / 4 % 2 * 16 + group % 4 * 3));
   }
-  CodeWords word(int64_t group, int64_t i) const {
-    const int64_t point = 2 * group + i / 2;
-    const CodeWords more = at(8 + point / 8) >> (point % 8 * 4);
-    return eighths(byte(point) | (more & 7u) << 8, more >> 3 & 1u, i);
+  void points(int64_t s, CodeWords* numbers) const {
+    const CodeWords two = at(s / 2) >> (s % 2 * 16), more = at(8 + s / 4) >> (s % 4 * 8);
+    numbers[0] = (two & 255u) | (more << 8 & 0x700u);
+    numbers[1] = (two >> 8 & 255u) | (more << 4 & 0x700u);
+  }
+  CodeWords less(int64_t s) const {
+    const CodeWords bits = at(8 + s / 4) >> (s % 4 * 8);
+    return (bits >> 2 & 2u) | (bits << 2 & 0x200u);
   }
 };
 
@@ -435,15 +437,78 @@ struct BlockColumns<Format::kTq1_0> : HalfScale<Format::kTq1_0> {
   }
 
  private:
+  // Each byte alone in a half of a word, above eight zeros: what is above it falls off.
   static CodeWords digits(CodeWords words, int64_t place) {
-    constexpr uint32_t kPowers[] = {1, 3, 9, 27, 81}, kHalves = 0x00ff00ffu;
-    const auto digit = [&](CodeWords bytes) {
-      const CodeWords fraction = (bytes & kHalves) * kPowers[place] & kHalves;
-      return (fraction * 3u) >> 8 & 0x00030003u;
-    };
-    return digit(words) | digit(words >> 8) << 8;
+    typedef uint16_t Halves __attribute__((vector_size(sizeof(CodeWords))));
+    constexpr uint16_t kPowers[] = {1, 3, 9, 27, 81};
+    const auto digit = [&](Halves byte) { return (byte * kPowers[place] >> 8) * 3 >> 8; };
+    const Halves bytes = reinterpret_cast<Halves>(words);
+    return reinterpret_cast<CodeWords>(digit(bytes << 8) | digit(bytes & 0xff00) << 8);
   }
 };
+
+template <Format kFormat>
+constexpr bool kHasGrid = requires { BlockColumns<kFormat>::kGrid; };
+
+template <Format kFormat>
+constexpr bool kHasSigns = requires(const BlockColumns<kFormat>& columns) { columns.signs(0); };
+
+// Calls body(i, points, more) for each sixteen weights of a group that are looked up.
+template <Format kFormat, typename Body>
+inline void over_points(const BlockColumns<kFormat>& columns, int64_t group, const Body& body) {
+  constexpr int64_t kSixteens = info(kFormat).group / 16;
+  for (int64_t i = 0; i < kSixteens; ++i) {
+    const int64_t s = group * kSixteens + i;
+    CodeWords points[2];
+    columns.points(s, points);
+    if constexpr (kHasSigns<kFormat>)
+      body(i, points, columns.signs(s));
+    else
+      body(i, points, columns.less(s));
+  }
+}
+
+// All words of a group.
+template <Format kFormat>
+inline void words_of(const BlockColumns<kFormat>& columns, int64_t group, CodeWords* words) {
+  if constexpr (kHasGrid<kFormat>) {
+    constexpr auto& grid = BlockColumns<kFormat>::kGrid;
+    over_points(columns, group, [&](int64_t i, const CodeWords* points, CodeWords more) {
+      if constexpr (kHasSigns<kFormat>)
+        Points::with_signs(grid.words, points, more, words + 4 * i);
+      else
+        Points::moved(grid.words, points, more, words + 4 * i);
+    });
+  } else {
+    const auto each = [&]<int... kAt>(std::integer_sequence<int, kAt...>) {
+      ((words[kAt] = columns.word(group, kAt)), ...);
+    };
+    each(std::make_integer_sequence<int, info(kFormat).group / 4>());
+  }
+}
+
+// Sums of products of a group's integers with one row; `start` is what the format's bias takes.
+template <Format kFormat>
+inline Dot::I sums_of(const BlockColumns<kFormat>& columns, int64_t group, const std::byte* row,
+                      Dot::I start) {
+  constexpr auto& grid = BlockColumns<kFormat>::kGrid;
+  Points::Rows rows;
+  over_points(columns, group, [&](int64_t i, const CodeWords* points, CodeWords more) {
+    Points::Rows found;
+    if constexpr (kHasSigns<kFormat>)
+      found = Points::products_with_signs(grid.words, points, more, row + 16 * i);
+    else
+      found = Points::products_moved(grid.words, points, more, row + 16 * i);
+    if (i == 0)
+      rows = found;
+    else
+      rows.add(found);
+  });
+  const Dot::I sums = rows.sums();
+  if constexpr (kHasSigns<kFormat>) return sums;
+  return reinterpret_cast<Dot::I>(reinterpret_cast<SignedWords>(start) +
+                                  reinterpret_cast<SignedWords>(sums));
+}
 
 // One block of all columns of a strip.
 template <Format kFormat>

@@ -12,6 +12,18 @@ inline void store_words(std::byte* p, CodeWords words) {
   __builtin_memcpy(p, &words, sizeof words);
 }
 
+// The low four bits of words, one to each byte.
+inline CodeWords spread_bits(CodeWords bits) {
+  const CodeWords pairs = bits | bits << 7;
+  return (pairs | pairs << 14) & 0x01010101u;
+}
+
+// 64 plus or minus each byte, which is below 64; minus where the four low bits of `signs` say so.
+inline CodeWords around_64(CodeWords sizes, CodeWords signs) {
+  const CodeWords minus = spread_bits(signs & 15u), by_64 = minus << 6;
+  return (sizes ^ (by_64 - minus)) + (0x40404040u ^ (by_64 | minus));
+}
+
 // Takes lines of a panel apart: decode(word, pair) makes the words of a pair of steps, of which
 // there are kPairs.
 template <int kPairs, typename Decode>

@@ -80,8 +80,9 @@ inline void decode_blocks(const DecodePanel& p) {
       const Columns columns(p.panel, block_place(layout, k / kBlockK, at / 4));
       const Vec::F scale = columns.scale(group);
       std::byte* place = out + at;
-      for (int64_t i = 0; i < kGroup / 4; ++i) {
-        const CodeWords word = columns.word(group, i);
+      CodeWords words[kGroup / 4];
+      words_of(columns, group, words);
+      for (const CodeWords word : words) {
         const auto value = [&](int shift) {
           const Vec::F number =
               Vec::sub(to_floats(word >> shift & 255u), Vec::set(static_cast<float>(kBias)));

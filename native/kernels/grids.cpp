@@ -425,7 +425,8 @@ constexpr Grid<kPoints, kWords> words_of(const uint16_t (&codes)[kPoints],
 }
 
 constexpr uint8_t kIq2Numbers[] = {8, 25, 43};
-constexpr uint8_t kIq1Numbers[] = {kIq1Zero - 8, kIq1Zero, kIq1Zero + 8};
+// Eighths, with the format's bias of 16, and one more: see `Points`.
+constexpr uint8_t kIq1Numbers[] = {16 + 1 - 8, 16 + 1, 16 + 1 + 8};
 constexpr uint8_t kIq3XxsNumbers[] = {4, 12, 20, 28, 36, 44, 52, 62};
 constexpr uint8_t kIq3SNumbers[] = {1, 3, 5, 7, 9, 11, 13, 15};
 

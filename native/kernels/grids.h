@@ -14,9 +14,6 @@ struct Grid {
   alignas(64) uint32_t words[kPoints * kWords];
 };
 
-// Of IQ1 the numbers are eighths, from this on: they are then moved by one.
-constexpr uint8_t kIq1Zero = 16;
-
 extern const Grid<256, 2> kIq2XxsGrid;
 extern const Grid<512, 2> kIq2XsGrid;
 extern const Grid<1024, 2> kIq2SGrid;

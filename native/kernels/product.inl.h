@@ -298,8 +298,7 @@ inline void few_rows_by_blocks(const PanelProduct& p, const PanelLayout& layout)
       const std::byte* ahead = panel + block_place(layout, 0, column).words + kBlocksAhead;
       for (int64_t b = 0; b < layout.blocks; ++b) {
         const BlockStrip<kFormat> strip(panel, layout, b, column);
-#pragma GCC unroll kWrittenOut
-        for (int64_t g = 0; g < kGroups; ++g) {
+        const auto add_group = [&](int64_t g) __attribute__((always_inline)) {
           const int64_t group = b * kGroups + g;
 #pragma GCC unroll 8
           for (int64_t line = 0; line < kLines; ++line, ahead += kStrip * 4)
@@ -310,16 +309,25 @@ inline void few_rows_by_blocks(const PanelProduct& p, const PanelLayout& layout)
 #pragma GCC unroll 4
             for (int v = 0; v < kVecs; ++v)
               acc[r][v] = Op::Scales::start(p.x_rows[r] + row.sums + group * 4);
+          if constexpr (kHasGrid<kFormat> && kRows == 1) {
+#pragma GCC unroll 4
+            for (int v = 0; v < kVecs; ++v)
+              acc[0][v] = sums_of(strip.of[v], g, p.x_rows[0] + group * kGroup, acc[0][v]);
+          } else {
+            CodeWords found[kVecs][kGroup / 4];
+#pragma GCC unroll 4
+            for (int v = 0; v < kVecs; ++v) words_of(strip.of[v], g, found[v]);
 #pragma GCC unroll 8
-          for (int64_t w = 0; w < kGroup / 4; ++w) {
-            Dot::I words[kVecs];
+            for (int64_t w = 0; w < kGroup / 4; ++w) {
+              Dot::I words[kVecs];
 #pragma GCC unroll 4
-            for (int v = 0; v < kVecs; ++v) words[v] = Op::integers(strip.of[v].word(g, w));
+              for (int v = 0; v < kVecs; ++v) words[v] = Op::integers(found[v][w]);
 #pragma GCC unroll 4
-            for (int r = 0; r < kRows; ++r) {
-              const Dot::I x = Dot::row(p.x_rows[r] + group * kGroup + 4 * w);
+              for (int r = 0; r < kRows; ++r) {
+                const Dot::I x = Dot::row(p.x_rows[r] + group * kGroup + 4 * w);
 #pragma GCC unroll 4
-              for (int v = 0; v < kVecs; ++v) acc[r][v] = Op::dot(acc[r][v], words[v], x);
+                for (int v = 0; v < kVecs; ++v) acc[r][v] = Op::dot(acc[r][v], words[v], x);
+              }
             }
           }
 #pragma GCC unroll 4
@@ -331,6 +339,13 @@ inline void few_rows_by_blocks(const PanelProduct& p, const PanelLayout& layout)
             for (int v = 0; v < kVecs; ++v)
               kept[r][v] = Op::scales(strip.of[v], g).added(kept[r][v], acc[r][v], sum, x_scale);
           }
+        };
+        if constexpr (kHasGrid<kFormat>) {
+#pragma GCC unroll 1
+          for (int64_t g = 0; g < kGroups; ++g) add_group(g);
+        } else {
+#pragma GCC unroll kWrittenOut
+          for (int64_t g = 0; g < kGroups; ++g) add_group(g);
         }
       }
 #pragma GCC unroll 4
@@ -356,9 +371,11 @@ inline void spread_blocks(const std::byte* panel, const PanelLayout& layout, int
       for (int64_t g = 0; g < kGroups; ++g) {
         const int64_t group = b * kGroups + g;
         Op::scales(columns, g).store(scales + group * Op::Scales::kStride + column * 4);
+        CodeWords found[kWords];
+        words_of(columns, g, found);
 #pragma GCC unroll 8
         for (int64_t w = 0; w < kWords; ++w)
-          store_words(words + ((group * kWords + w) * kPanel + column) * 4, columns.word(g, w));
+          store_words(words + ((group * kWords + w) * kPanel + column) * 4, found[w]);
       }
     }
 }

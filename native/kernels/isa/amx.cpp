@@ -17,6 +17,7 @@ namespace {
 #include "dot_avx512_vnni.inl.h"
 #include "codes_avx512.inl.h"
 #include "../decode.inl.h"
+#include "points_avx2.inl.h"
 #include "../blocks.inl.h"
 #include "bf16_fma.inl.h"
 #include "tiles_amx.inl.h"

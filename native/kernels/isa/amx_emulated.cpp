@@ -13,6 +13,7 @@ namespace {
 #include "dot_scalar.inl.h"
 #include "codes_scalar.inl.h"
 #include "../decode.inl.h"
+#include "points_scalar.inl.h"
 #include "../blocks.inl.h"
 #include "bf16_fma.inl.h"
 #include "tiles_emulated.inl.h"

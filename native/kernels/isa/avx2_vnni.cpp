@@ -16,6 +16,7 @@ namespace {
 #include "dot_avx2_vnni.inl.h"
 #include "codes_avx2.inl.h"
 #include "../decode.inl.h"
+#include "points_avx2.inl.h"
 #include "../blocks.inl.h"
 #include "bf16_fma.inl.h"
 #include "../product_steps.inl.h"
