@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+from collections.abc import Collection
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -13,16 +14,16 @@ class Gate:
 
     Args:
         wait_s: how long a request waits for the application before it is refused.
-        method: of those that wait; others are refused at once.
+        methods: of those that wait; others are refused at once.
 
     Attributes:
         refusal: why requests are refused without it.
     """
 
-    def __init__(self, wait_s: float = 0.0, method: str = "POST") -> None:
+    def __init__(self, wait_s: float = 0.0, methods: Collection[str] = ("POST",)) -> None:
         self.refusal = "the model is still being loaded: try again in a few seconds"
         self._wait_s = wait_s
-        self._method = method
+        self._methods = methods
         self._app: ASGIApp | None = None
         self._settled = asyncio.Event()
 
@@ -38,7 +39,7 @@ class Gate:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """The ASGI entry."""
-        if self._app is None and scope.get("method") == self._method:
+        if self._app is None and scope.get("method") in self._methods:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._settled.wait(), self._wait_s)
         if self._app is not None:

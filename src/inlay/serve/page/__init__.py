@@ -9,7 +9,7 @@ is one of those, `thread` a question and `answer` an answer; `conversation`, `fi
 import asyncio
 import logging
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from importlib import import_module
 
 from starlette.applications import Starlette
@@ -40,8 +40,8 @@ class Pages:
 
     def __init__(self, service: Service, config: ServeConfig, status: StatusSource) -> None:
         self._service, self._config, self._status = service, config, status
-        self._gate = Gate(_LOAD_S, method="GET")
-        self._wanted = asyncio.Event()
+        self._gate = Gate(_LOAD_S, methods=("GET", "HEAD"))
+        self._wanted, self._over = asyncio.Event(), asyncio.Event()
         self.mount = _PageMount("/", app=self._show)
 
     @asynccontextmanager
@@ -51,25 +51,27 @@ class Pages:
         try:
             yield
         finally:
-            serving.cancel()
-            with suppress(asyncio.CancelledError):
-                await serving
+            self._over.set()
+            self._wanted.set()
+            await serving
 
     async def _show(self, scope: Scope, receive: Receive, send: Send) -> None:
         self._wanted.set()
         await self._gate(scope, receive, send)
 
     async def _serve(self) -> None:
-        """Load the pages when they are wanted, and serve them until this is cancelled.
+        """Load the pages when they are wanted, and serve them until it is over.
 
         Cost: imports NiceGUI, more than half a second, in a thread.
         """
         await self._wanted.wait()
+        if self._over.is_set():
+            return
         try:
             page = await asyncio.to_thread(import_module, "inlay.serve.page.app")
             async with page.served(self._service, self._config, self._status) as pages:
                 self._gate.open(pages)
-                await asyncio.Event().wait()
+                await self._over.wait()
         except Exception as error:
             _log.exception("the chat page and the dashboard could not be loaded")
             self._gate.close(f"the page could not be loaded: {error}; the server's log says more")
