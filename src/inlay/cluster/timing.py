@@ -21,7 +21,7 @@ from inlay.cluster.transfer_model import TransferModel as TransferModel
 from inlay.core.errors import ConfigError
 from inlay.core.instance_messages import StepSample
 from inlay.core.messages import EngineInfo
-from inlay.core.model_json import read_json_object
+from inlay.core.text_files import read_json_object
 
 NUM_FEATURES = 6
 FEATURES = (

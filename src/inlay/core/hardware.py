@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from inlay.core.errors import ConfigError
-from inlay.core.model_json import read_text
 from inlay.core.near_names import did_you_mean
+from inlay.core.text_files import read_text
 
 OPERANDS = ("fp32", "bf16", "fp8", "int8", "fp4")
 """What a device multiplies, the keys of `Device.tflops`."""

@@ -12,7 +12,6 @@ from typing import Any
 
 from inlay.core.architectures import ARCHITECTURES, TEXT_PARTS, Architecture, ExpertRow
 from inlay.core.errors import ModelFileError, ModelNotFoundError, UnsupportedModelError
-from inlay.core.model_json import read_json_object
 from inlay.core.model_shape import (
     Activation,
     MlaShape,
@@ -22,6 +21,7 @@ from inlay.core.model_shape import (
     RouterShape,
 )
 from inlay.core.published.read import read_quantization
+from inlay.core.text_files import read_json_object
 
 # More than any model has; lists of a damaged file's numbers would fill the memory.
 _MAX_LAYERS, _MAX_EXPERTS = 10_000, 65_536

@@ -1,6 +1,6 @@
 """Records of text files: JSON lists, a JSON object a line, and CSV, each with where it stands.
 
-Knows nothing of what columns mean. Text is read by `core.model_json`.
+Knows nothing of what columns mean. Text is read by `core.text_files`.
 """
 
 import csv
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from inlay.core.errors import ConfigError, InlayError
-from inlay.core.model_json import kind_of, parse_json, read_text, reason_of
+from inlay.core.text_files import kind_of, parse_json, read_text, reason_of
 
 Record = dict[str, Any]
 

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
 
 from inlay.core.errors import ConfigError
-from inlay.core.model_json import read_text
 from inlay.core.overrides import convert
+from inlay.core.text_files import read_text
 from inlay.core.units import parse_seconds
 
 C = TypeVar("C")

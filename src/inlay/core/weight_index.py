@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from inlay.core.errors import ModelFileError
-from inlay.core.model_json import read_json_object
+from inlay.core.text_files import read_json_object
 
 WEIGHT_INDEX = "model.safetensors.index.json"
 

@@ -23,7 +23,7 @@ from typing import Any
 import yaml
 
 from inlay.core.errors import ConfigError
-from inlay.core.model_json import read_text
+from inlay.core.text_files import read_text
 from inlay.core.yaml_loader import YamlLoader
 from inlay.experts.operators import BACKENDS, DEFAULT, KEYWORDS, OPERATORS, nearest
 

@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 from inlay.core.errors import ModelFileError, ModelNotFoundError, UnsupportedModelError
-from inlay.core.model_json import read_json_object
 from inlay.core.model_shape import ModelShape
+from inlay.core.text_files import read_json_object
 from inlay.models.float_arrays import Array, to_float32
 from inlay.models.kt_manifest import check_manifest
 from inlay.models.safetensors_file import SafetensorsFile

@@ -36,8 +36,8 @@ from inlay.core.errors import (
     UnsupportedModelError,
 )
 from inlay.core.model_config import QUANTIZATION_FILE, read_config, shape_of
-from inlay.core.model_json import read_json_object
 from inlay.core.model_shape import ModelShape
+from inlay.core.text_files import read_json_object
 from inlay.core.units import format_bytes
 from inlay.core.weight_index import WEIGHT_INDEX, weight_map_of
 from inlay.models.download import (

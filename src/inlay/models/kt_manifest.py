@@ -8,7 +8,7 @@ import hashlib
 from pathlib import Path
 
 from inlay.core.errors import ModelFileError
-from inlay.core.model_json import read_json_object
+from inlay.core.text_files import read_json_object
 
 NAME = "kt_adapter_manifest.json"
 _VERSION = 1

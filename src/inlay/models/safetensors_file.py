@@ -12,7 +12,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from inlay.core.errors import ModelFileError
-from inlay.core.model_json import refuse_lfs_pointer
+from inlay.core.text_files import refuse_lfs_pointer
 from inlay.models.float_arrays import BFLOAT16, FLOAT8, Array
 
 DTYPES: dict[str, np.dtype[Any]] = {

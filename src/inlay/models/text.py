@@ -16,7 +16,7 @@ from inlay.core.errors import (
     ModelNotFoundError,
     RequestError,
 )
-from inlay.core.model_json import read_json_object
+from inlay.core.text_files import read_json_object
 from inlay.models.chat_template import check_template, render
 from inlay.models.text_stream import Spelling, TextStream, make_spelling
 from inlay.models.vocabularies import read_vocabulary

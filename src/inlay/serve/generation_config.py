@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from inlay.core.model_json import read_json_object
+from inlay.core.text_files import read_json_object
 from inlay.serve.openai.sampling import SamplingDefaults
 
 log = logging.getLogger(__name__)

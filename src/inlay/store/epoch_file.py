@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from inlay.core.errors import ConfigError, StoreUnavailable
-from inlay.core.model_json import read_json_object
+from inlay.core.text_files import read_json_object
 from inlay.store.succession import FOREVER, Reign, Succession
 
 _REMEDY = "remove it; nodes tell the master what they have seen"

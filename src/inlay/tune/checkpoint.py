@@ -12,8 +12,8 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from inlay.core.errors import ConfigError, ModelError, ModelFileError
-from inlay.core.model_json import read_json_object
 from inlay.core.model_shape import ModelShape
+from inlay.core.text_files import read_json_object
 from inlay.models.adapter import read_adapter
 from inlay.tune.adapter import load_into
 from inlay.tune.adapter_files import save_tensors, write_adapter

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from inlay.core.errors import ConfigError, ModelFileError, ResourceError
-from inlay.core.model_json import read_json_object
+from inlay.core.text_files import read_json_object
 
 CHECKSUMS = "checksums.json"
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)

@@ -15,7 +15,7 @@ from typing import Any
 
 from inlay.core.errors import ConfigError
 from inlay.core.messages import SamplingParams
-from inlay.core.model_json import read_json_object
+from inlay.core.text_files import read_json_object
 from inlay.engine import Engine
 from inlay.models.text import Text
 from inlay.tune.config import TuneConfig

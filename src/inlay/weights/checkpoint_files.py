@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from inlay.core.errors import ModelFileError, WeightsError
-from inlay.core.model_json import refuse_lfs_pointer
+from inlay.core.text_files import refuse_lfs_pointer
 from inlay.core.weight_index import WEIGHT_INDEX, read_weight_index
 from inlay.weights.manifest import ITEM_BYTES, Entry, count
 

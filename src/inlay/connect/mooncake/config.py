@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from inlay.core.errors import ConfigError
-from inlay.core.model_json import read_json_object
+from inlay.core.text_files import read_json_object
 
 DEFAULT_GLOBAL_SEGMENT_SIZE = 3355443200
 DEFAULT_LOCAL_BUFFER_SIZE = 1 << 30

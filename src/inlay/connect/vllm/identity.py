@@ -8,8 +8,8 @@ from typing import Any
 from inlay.core.block_hash import Namespace
 from inlay.core.errors import ConfigError
 from inlay.core.kv_format import DTYPE_BYTES, KvFormat, Plane
-from inlay.core.model_json import read_json_object
 from inlay.core.shard_content import add_content
+from inlay.core.text_files import read_json_object
 
 
 def instance_namespace(vllm_config: Any, kv_cache_config: Any, model_id: str | None) -> Namespace:

@@ -7,7 +7,7 @@ hub. Plans for these need neither a download nor a network.
 from importlib.resources import as_file, files
 from typing import Any
 
-from inlay.core.model_json import read_json_object
+from inlay.core.text_files import read_json_object
 
 
 def known_models() -> tuple[str, ...]:

@@ -18,7 +18,7 @@ from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 from numpy.typing import NDArray
 
 from inlay.core.errors import ModelFileError, ModelNotFoundError, UnsupportedModelError
-from inlay.core.model_json import refuse_lfs_pointer
+from inlay.core.text_files import refuse_lfs_pointer
 
 LINK = "model.gguf"
 """The file, in a directory that `gguf_directory` made."""

@@ -8,7 +8,7 @@ import tokenizers
 from tokenizers import AddedToken, processors
 
 from inlay.core.errors import ModelFileError
-from inlay.core.model_json import read_json_object
+from inlay.core.text_files import read_json_object
 
 _FLAGS = ("lstrip", "rstrip", "single_word", "special")
 _MAX_IDS = 1 << 22

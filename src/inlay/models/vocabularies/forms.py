@@ -7,7 +7,7 @@ from typing import Any
 import tokenizers
 
 from inlay.core.errors import ModelFileError, ModelNotFoundError, UnsupportedModelError
-from inlay.core.model_json import refuse_lfs_pointer
+from inlay.core.text_files import refuse_lfs_pointer
 from inlay.models.vocabularies.sentencepiece import read_sentencepiece
 from inlay.models.vocabularies.tekken import read_tekken
 from inlay.models.vocabularies.tiktoken import read_tiktoken

@@ -9,7 +9,7 @@ from typing import Any
 from tokenizers import AddedToken
 
 from inlay.core.errors import ModelFileError
-from inlay.core.model_json import read_json_object
+from inlay.core.text_files import read_json_object
 from inlay.models.vocabularies.added import find_first, surround
 from inlay.models.vocabularies.byte_pairs import byte_pairs, numbered, printable
 from inlay.models.vocabularies.cuts import CUTS

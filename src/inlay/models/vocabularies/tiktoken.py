@@ -13,7 +13,7 @@ from typing import Any
 from tokenizers import AddedToken
 
 from inlay.core.errors import ModelFileError, UnsupportedModelError
-from inlay.core.model_json import refuse_lfs_pointer
+from inlay.core.text_files import refuse_lfs_pointer
 from inlay.models.vocabularies.added import added_tokens, find_first
 from inlay.models.vocabularies.byte_pairs import byte_pairs, numbered, printable
 from inlay.models.vocabularies.cuts import CUTS

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from inlay.core.errors import ConfigError
-from inlay.core.model_json import read_json
+from inlay.core.text_files import read_json
 
 _ROLES = ("user", "assistant", "system", "tool")
 

@@ -9,10 +9,10 @@ from inlay.core.errors import ConfigError, ModelError, ModelNotFoundError
 from inlay.core.hardware import Machine
 from inlay.core.known_models import known_config, known_models
 from inlay.core.model_config import read_config, shape_of
-from inlay.core.model_json import read_json_object
 from inlay.core.model_shape import ModelShape
 from inlay.core.near_names import did_you_mean
 from inlay.core.roofline import Formats
+from inlay.core.text_files import read_json_object
 from inlay.models.small_models import SMALL_MODELS
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 from inlay.core.errors import TraceError
-from inlay.core.model_json import BYTE_ORDER_MARK, refuse_lfs_pointer
 from inlay.core.near_names import did_you_mean
+from inlay.core.text_files import BYTE_ORDER_MARK, refuse_lfs_pointer
 from inlay.sim.formats.azure import AzureFormat
 from inlay.sim.formats.base import TraceFormat
 from inlay.sim.formats.mooncake import MooncakeFormat

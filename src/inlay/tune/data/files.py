@@ -5,8 +5,8 @@ from functools import partial
 from pathlib import Path
 
 from inlay.core.errors import ConfigError, DataError
-from inlay.core.model_json import refuse_lfs_pointer
 from inlay.core.records import Records, read_csv, read_json_lines, read_json_records
+from inlay.core.text_files import refuse_lfs_pointer
 
 
 def read_records(file: Path) -> Records:

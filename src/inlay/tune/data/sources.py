@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from inlay.core.errors import ConfigError
-from inlay.core.model_json import read_json_object
+from inlay.core.text_files import read_json_object
 from inlay.tune.data.files import SUFFIXES
 
 INFO_FILE = "dataset_info.json"

@@ -6,8 +6,8 @@ import pytest
 
 from inlay.core.errors import ModelFileError
 from inlay.core.model_config import read_shape
-from inlay.core.model_json import read_json_object
 from inlay.core.tables import read_toml
+from inlay.core.text_files import read_json_object
 from inlay.experts.rules import read_rules
 from inlay.models.gguf import gguf_directory
 from inlay.models.model import load_model
