@@ -170,6 +170,13 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Write out what is told, so that a crash while the interpreter ends does not take it along."""
+    if terminal := config.pluginmanager.get_plugin("terminalreporter"):
+        terminal.flush()
+
+
 @pytest.fixture(autouse=True, scope="session")
 def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Give tests a cache directory of their own: the user's stays as it is, and stages that run at
