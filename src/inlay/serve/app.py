@@ -1,6 +1,7 @@
 """The HTTP application: every route, the guards before them, and the pages."""
 
 from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -11,7 +12,6 @@ from starlette.routing import BaseRoute, Route
 
 from inlay.serve.adapters import AdapterRoutes
 from inlay.serve.admin import AdminRoutes
-from inlay.serve.cluster_routes import ClusterRoutes
 from inlay.serve.config import ServeConfig
 from inlay.serve.dashboard.source import EngineStatus
 from inlay.serve.guard import KeyGuard
@@ -29,13 +29,16 @@ from inlay.serve.status_route import StatusRoute
 from inlay.serve.weights.routes import WeightRoutes
 from inlay.serve.weights.updates import Updates
 
+if TYPE_CHECKING:
+    from inlay.serve.cluster_routes import ClusterRoutes  # an engine alone needs no dispatcher
+
 Handler = Callable[[Request], Awaitable[Response]]
 
 
 def create_app(
     service: Service,
     config: ServeConfig,
-    cluster: ClusterRoutes | None = None,
+    cluster: "ClusterRoutes | None" = None,
     updates: Updates | None = None,
 ) -> Starlette:
     """Put routes, guards and the pages together.

@@ -96,6 +96,14 @@ class _OneWrite:
             self._transport.write(b"".join(written))
 
 
+def _web_socket(**fields: Any) -> asyncio.Protocol:
+    """uvicorn's protocol of a web socket, loaded when the first one is opened: only pages do."""
+    from uvicorn.protocols.websockets.auto import AutoWebSocketsProtocol
+
+    assert AutoWebSocketsProtocol is not None, "the package websockets is a requirement"
+    return AutoWebSocketsProtocol(**fields)
+
+
 @asynccontextmanager
 async def http_server(
     listener: socket.socket, app: "ASGIApp", *, access_log: bool = False
@@ -117,6 +125,7 @@ async def http_server(
         uvicorn.Config(
             app,
             http=Protocol,
+            ws=_web_socket,  # type: ignore[arg-type]
             lifespan="off",
             log_level="info" if access_log else "error",
             access_log=access_log,
