@@ -8,7 +8,7 @@
 //   word(group, i)     four steps of K, from 4 i on, as the bytes of each column's word: integers
 //                      with the format's bias added. Types with points of eight weights have kGrid
 //                      instead, and of the s-th sixteen weights of a block points(s, numbers), and
-//                      signs(s) or less(s): see `Points`
+//                      signs(s) or offsets(s): see `Points`
 //   scale(group)       what an integer without bias is multiplied by
 //   minimum(group)     what is added to that, of types that have such
 // A group may be another one than that of the type's own scales: all types have 16 or 32 here.
@@ -385,7 +385,7 @@ struct BlockColumns<Format::kIq1S> : HalfScale<Format::kIq1S> {
     numbers[0] = (two & 255u) | (more << 8 & 0x700u);
     numbers[1] = (two >> 8 & 255u) | (more << 5 & 0x700u);
   }
-  CodeWords less(int64_t s) const {
+  CodeWords offsets(int64_t s) const {
     const CodeWords bit = of(s / 2) >> 14 & 2u;
     return bit | bit << 8;
   }
@@ -410,7 +410,7 @@ struct BlockColumns<Format::kIq1M> : BlockWords<Format::kIq1M> {
     numbers[0] = (two & 255u) | (more << 8 & 0x700u);
     numbers[1] = (two >> 8 & 255u) | (more << 4 & 0x700u);
   }
-  CodeWords less(int64_t s) const {
+  CodeWords offsets(int64_t s) const {
     const CodeWords bits = at(8 + s / 4) >> (s % 4 * 8);
     return (bits >> 2 & 2u) | (bits << 2 & 0x200u);
   }
@@ -464,7 +464,7 @@ inline void over_points(const BlockColumns<kFormat>& columns, int64_t group, con
     if constexpr (kHasSigns<kFormat>)
       body(i, points, columns.signs(s));
     else
-      body(i, points, columns.less(s));
+      body(i, points, columns.offsets(s));
   }
 }
 
@@ -477,7 +477,7 @@ inline void words_of(const BlockColumns<kFormat>& columns, int64_t group, CodeWo
       if constexpr (kHasSigns<kFormat>)
         Points::with_signs(grid.words, points, more, words + 4 * i);
       else
-        Points::moved(grid.words, points, more, words + 4 * i);
+        Points::with_offsets(grid.words, points, more, words + 4 * i);
     });
   } else {
     const auto each = [&]<int... kAt>(std::integer_sequence<int, kAt...>) {
@@ -498,7 +498,7 @@ inline Dot::I sums_of(const BlockColumns<kFormat>& columns, int64_t group, const
     if constexpr (kHasSigns<kFormat>)
       found = Points::products_with_signs(grid.words, points, more, row + 16 * i);
     else
-      found = Points::products_moved(grid.words, points, more, row + 16 * i);
+      found = Points::products_with_offsets(grid.words, points, more, row + 16 * i);
     if (i == 0)
       rows = found;
     else

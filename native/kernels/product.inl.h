@@ -340,7 +340,7 @@ inline void few_rows_by_blocks(const PanelProduct& p, const PanelLayout& layout)
               kept[r][v] = Op::scales(strip.of[v], g).added(kept[r][v], acc[r][v], sum, x_scale);
           }
         };
-        if constexpr (kHasGrid<kFormat>) {
+        if constexpr (kHasGrid<kFormat>) {  // written out these are 27 KB of code, and slower
 #pragma GCC unroll 1
           for (int64_t g = 0; g < kGroups; ++g) add_group(g);
         } else {

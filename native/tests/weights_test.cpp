@@ -115,25 +115,34 @@ void test_nodes(Format format) {
   }
 }
 
+// Panels of an expert that is set on so many nodes, after a look at the number of its shards.
+template <typename Matrix>
+std::vector<std::byte> panels_on(std::size_t nodes, std::size_t shards, Format format,
+                                 int64_t hidden, int64_t width, const Matrix& gate,
+                                 const Matrix& up, const Matrix& down) {
+  ThreadPool::instance().set_topology(
+      choose_topology(std::vector<std::vector<int>>(nodes, affinity_mask())));
+  ExpertWeights experts(2, hidden, width, {format, format}, false);
+  CHECK(experts.shards().size() == shards);
+  experts.set(1, gate, up, down);
+  std::vector<std::byte> panels(
+      static_cast<std::size_t>(experts.gate_up_bytes() + experts.down_bytes()));
+  experts.copy_panels(1, panels.data(), panels.data() + experts.gate_up_bytes());
+  return panels;
+}
+
 // As many shards as nodes, where the width allows it.
 void test_shards(Format format) {
   const int64_t hidden = 70;
-  const std::vector<int> usable = affinity_mask();
   for (const int64_t width : {20, 300}) {
     const Floats gate = random_floats(width * hidden), up = random_floats(width * hidden),
                  down = random_floats(hidden * width);
     std::vector<std::vector<std::byte>> panels;
     for (const std::size_t nodes : {1, 3}) {
-      ThreadPool::instance().set_topology(
-          choose_topology(std::vector<std::vector<int>>(nodes, usable)));
-      ExpertWeights experts(2, hidden, width, {format, format}, false);
-      CHECK(experts.shards().size() == (width < 32 ? 1 : nodes));
-      experts.set(1, rows_of("gate", gate, 0, width, hidden), rows_of("up", up, 0, width, hidden),
-                  rows_of("down", down, 0, hidden, width));
-      std::vector<std::byte> both(
-          static_cast<std::size_t>(experts.gate_up_bytes() + experts.down_bytes()));
-      experts.copy_panels(1, both.data(), both.data() + experts.gate_up_bytes());
-      panels.push_back(both);
+      panels.push_back(panels_on(nodes, width < 32 ? 1 : nodes, format, hidden, width,
+                                 rows_of("gate", gate, 0, width, hidden),
+                                 rows_of("up", up, 0, width, hidden),
+                                 rows_of("down", down, 0, hidden, width)));
     }
     CHECK(panels[0] == panels[1]);
   }
@@ -154,16 +163,8 @@ void test_blocks(Format format) {
   };
   std::vector<std::vector<std::byte>> panels;
   for (const std::size_t nodes : {1, 3}) {
-    ThreadPool::instance().set_topology(
-        choose_topology(std::vector<std::vector<int>>(nodes, affinity_mask())));
-    ExpertWeights experts(2, hidden, width, {format, format}, false);
-    CHECK(experts.shards().size() == nodes);
-    experts.set(1, blocks_of(gate, width, hidden), blocks_of(up, width, hidden),
-                blocks_of(down, hidden, width));
-    std::vector<std::byte> both(
-        static_cast<std::size_t>(experts.gate_up_bytes() + experts.down_bytes()));
-    experts.copy_panels(1, both.data(), both.data() + experts.gate_up_bytes());
-    panels.push_back(both);
+    panels.push_back(panels_on(nodes, nodes, format, hidden, width, blocks_of(gate, width, hidden),
+                               blocks_of(up, width, hidden), blocks_of(down, hidden, width)));
   }
   CHECK(panels[0] == panels[1]);
   ThreadPool::instance().set_topology(read_topology());

@@ -18,9 +18,10 @@ struct Points {
               out);
   }
 
-  // As words: what the grid says, less a byte of `less` for each point of two words.
-  static void moved(const uint32_t* grid, const CodeWords* points, CodeWords less, CodeWords* out) {
-    transpose(rows(grid, points, less,
+  // As words: what the grid says, less a byte of `offsets` for each point.
+  static void with_offsets(const uint32_t* grid, const CodeWords* points, CodeWords offsets,
+                           CodeWords* out) {
+    transpose(rows(grid, points, offsets,
                    [](__m256i numbers, __m256i by) { return _mm256_sub_epi8(numbers, by); }),
               out);
   }
@@ -53,11 +54,11 @@ struct Points {
     });
   }
 
-  // Of the weights of `moved`.
-  static Rows products_moved(const uint32_t* grid, const CodeWords* points, CodeWords less,
-                             const std::byte* row) {
+  // Of the weights of `with_offsets`.
+  static Rows products_with_offsets(const uint32_t* grid, const CodeWords* points,
+                                    CodeWords offsets, const std::byte* row) {
     const __m256i x = sixteen(row);
-    return rows(grid, points, less, [x](__m256i numbers, __m256i by) {
+    return rows(grid, points, offsets, [x](__m256i numbers, __m256i by) {
       return pairs(_mm256_sub_epi8(numbers, by), x);
     });
   }

@@ -11,10 +11,11 @@ struct Points {
     for (int i = 0; i < 4; ++i) out[i] = around_64(words_at(grid, points, i), signs >> (4 * i));
   }
 
-  // As words: what the grid says, less a byte of `less` for each point of two words.
-  static void moved(const uint32_t* grid, const CodeWords* points, CodeWords less, CodeWords* out) {
+  // As words: what the grid says, less a byte of `offsets` for each point.
+  static void with_offsets(const uint32_t* grid, const CodeWords* points, CodeWords offsets,
+                           CodeWords* out) {
     for (int i = 0; i < 4; ++i)
-      out[i] = words_at(grid, points, i) - (less >> (i / 2 * 8) & 255u) * 0x01010101u;
+      out[i] = words_at(grid, points, i) - (offsets >> (i / 2 * 8) & 255u) * 0x01010101u;
   }
 
   // Products with one row of activations, of which `sums` are to be had.
@@ -34,11 +35,11 @@ struct Points {
     return products(words, row, Dot::set(-64 * total));
   }
 
-  // Of the weights of `moved`.
-  static Rows products_moved(const uint32_t* grid, const CodeWords* points, CodeWords less,
-                             const std::byte* row) {
+  // Of the weights of `with_offsets`.
+  static Rows products_with_offsets(const uint32_t* grid, const CodeWords* points,
+                                    CodeWords offsets, const std::byte* row) {
     CodeWords words[4];
-    moved(grid, points, less, words);
+    with_offsets(grid, points, offsets, words);
     return products(words, row, Dot::set(0));
   }
 

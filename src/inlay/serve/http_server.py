@@ -97,10 +97,13 @@ class _OneWrite:
 
 
 def _web_socket(**fields: Any) -> asyncio.Protocol:
-    """uvicorn's protocol of a web socket, loaded when the first one is opened: only pages do."""
+    """Make uvicorn's protocol for a web socket; the first call imports it.
+
+    Only the pages use web sockets, and a server that no browser visits needs none of it.
+    """
     from uvicorn.protocols.websockets.auto import AutoWebSocketsProtocol
 
-    assert AutoWebSocketsProtocol is not None, "the package websockets is a requirement"
+    assert AutoWebSocketsProtocol is not None, "NiceGUI requires wsproto, which uvicorn takes"
     return AutoWebSocketsProtocol(**fields)
 
 

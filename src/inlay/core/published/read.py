@@ -122,18 +122,18 @@ def _blocks(given: Mapping[str, Any]) -> BlockTypes | None:
     Raises:
         UnsupportedModelError: a part names no format of the kernels, or the size is no number.
     """
-    experts, rest, head = (given.get(part) for part in ("experts", "rest", "head"))
+    types = {part: given.get(part, "") for part in ("experts", "rest", "head")}
     size_bytes = given.get("file_bytes")
-    for found in (experts, rest, head):
-        if found not in (*FORMATS, *BLOCK_FORMATS) or not isinstance(size_bytes, int):
-            raise UnsupportedModelError(
-                f"config.json: quant_method 'gguf' has blocks of {found!r} in {size_bytes!r} "
-                "bytes, which is not known: name the .gguf file instead of the directory"
-            )
-    if not {experts, rest, head} & {*BLOCK_FORMATS, "float16"}:
+    known = (*FORMATS, *BLOCK_FORMATS)
+    if not isinstance(size_bytes, int) or any(one not in known for one in types.values()):
+        raise UnsupportedModelError(
+            f"config.json: quant_method 'gguf' has types {types} and file_bytes {size_bytes!r}, "
+            "not all of which are known: name the .gguf file instead of the directory"
+        )
+    if not {*BLOCK_FORMATS, "float16"}.intersection(types.values()):
         return None
     return BlockTypes(
-        experts=str(experts), rest=str(rest), head=str(head), file_bytes=int(str(size_bytes))
+        experts=types["experts"], rest=types["rest"], head=types["head"], file_bytes=size_bytes
     )
 
 

@@ -1,6 +1,6 @@
 """The chat page and the dashboard as an application.
 
-Imports NiceGUI (more than half a second, 60 MiB), so this module is imported when a browser first
+Imports NiceGUI (more than half a second, 40 MiB), so this module is imported when a browser first
 asks for a page.
 """
 
