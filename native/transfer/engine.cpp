@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "../core/errors.h"
+#include "../core/interrupt.h"
 
 namespace inlay::transfer {
 
@@ -190,15 +191,16 @@ std::shared_ptr<Peer> Engine::connect(const std::string& address, double timeout
                                       const std::function<void()>& interrupted) {
   require_open();
   const Clock::time_point end = after(timeout_s);
-  std::unique_lock one_at_a_time(connecting_, std::try_to_lock);
-  while (!one_at_a_time) {
+  TurnQueue::Turn turn(connecting_);
+  while (!turn.wait(std::min(end, Clock::now() + kInterruptEvery))) {
     if (Clock::now() >= end)
       throw TransferFailure(Status::kPeerUnreachable,
-                            "peer " + address + " was not asked: another thread still connects", {},
-                            address);
+                            "peer " + address +
+                                " was not asked within the time allowed: an engine connects to one "
+                                "peer at a time, and the calls before this one took until then",
+                            {}, address);
     interrupted();
-    poll(nullptr, 0, kRetry_ms);
-    (void)one_at_a_time.try_lock();
+    require_open();
   }
   for (;;) {
     try {

@@ -22,6 +22,7 @@
 #include "segment.h"
 #include "server.h"
 #include "transports.h"
+#include "turn_queue.h"
 
 namespace inlay::transfer {
 
@@ -133,7 +134,7 @@ class Engine {
   std::atomic<uint64_t> last_name_{0};
 
   mutable std::mutex mutex_;
-  std::mutex connecting_;  // one connect at a time, so that none fences another
+  TurnQueue connecting_;  // one connect at a time, so that none fences another
   uint32_t last_generation_ = 0;
   std::vector<std::shared_ptr<Peer>> peers_;
   std::weak_ptr<Peer> connecting_to_;      // not yet among them
