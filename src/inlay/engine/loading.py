@@ -124,7 +124,7 @@ def _load(config: EngineConfig, store: KvStore | None) -> LoadedModel:
     config = replace(config, weight_format=source.weight_format(config.weight_format))
     device = _device(config.device)
     where = place_model(config, source.directory, device)
-    text = partial(Text.load, source.directory)
+    text = partial(Text.load, source.directory, encodes=False)
     if config.placement.tensor_parallel == 1:
         model = load_placed(config, source.directory, device, where)
         loaded = prepare(config, source.name, model, text(), store)

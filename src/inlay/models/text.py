@@ -6,6 +6,7 @@ tokenizer_config.json, config.json, generation_config.json and the chat template
 """
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,8 @@ from inlay.core.text_files import read_json_object
 from inlay.models.chat_template import check_template, render
 from inlay.models.text_stream import Spelling, TextStream, make_spelling
 from inlay.models.vocabularies import read_vocabulary
+from inlay.models.vocabularies.token_table import TokenTable
+from inlay.models.vocabularies.vocabulary import Vocabulary
 
 _SPECIAL_KEYS = (
     "bos_token",
@@ -45,48 +48,47 @@ class Text:
 
     def __init__(
         self,
-        tokenizer: tokenizers.Tokenizer,
+        vocabulary: Vocabulary,
         *,
         eos_token_ids: frozenset[int],
         templates: Mapping[str, str],
         special_tokens: Mapping[str, str],
     ) -> None:
-        self._tokenizer = tokenizer
+        table = vocabulary.table
+        self._read_tokenizer = vocabulary.read_tokenizer
         self._templates = dict(templates)
-        self._spelling: Spelling = make_spelling(tokenizer)
-        self._json: str | None = None
-        vocab = tokenizer.get_vocab(with_added_tokens=True)
-        self.vocab_size: int = max(vocab.values(), default=-1) + 1
+        self._spelling: Spelling = make_spelling(table, lambda: self._tokenizer)
+        self.vocab_size = table.size
         self.eos_token_ids = eos_token_ids
         self.chat_template = self._templates.get("default")
         self.special_tokens = dict(special_tokens)
-        self.special_token_ids = frozenset(
-            token_id
-            for token_id, token in tokenizer.get_added_tokens_decoder().items()
-            if token.special
-        )
+        self.special_token_ids = table.special_ids
 
     @classmethod
-    def load(cls, directory: Path, *, chat_template: str | None = None) -> "Text":
+    def load(
+        cls, directory: Path, *, chat_template: str | None = None, encodes: bool = True
+    ) -> "Text":
         """Read a model directory.
 
         Args:
             directory: the model's.
             chat_template: a template's source, to use instead of all those in the directory.
+            encodes: read the tokenizer now. Else the first text that is encoded does, which then
+                raises what is wrong with it; ids are turned into text without.
 
         Raises:
             ModelNotFoundError: no directory, or no vocabulary in it.
             ModelFileError: a file is damaged.
             UnsupportedModelError: a vocabulary of a form or kind that is not read.
 
-        Cost: about a processor second for 160,000 tokens, half of it for those of tokenizer.json.
+        Cost: about a processor second for 160,000 tokens, half of it for those of tokenizer.json;
+            of the latter 0.1 where it need not encode.
         """
         directory = Path(directory)
         if not directory.is_dir():
             raise ModelNotFoundError(f"there is no model directory {directory}")
         config = _read_json(directory / "tokenizer_config.json")
         vocabulary = read_vocabulary(directory, config)
-        tokenizer = vocabulary.tokenizer
         beside = _read_json(directory / "special_tokens_map.json")
         special = _special_tokens(config, beside, vocabulary.special_tokens)
         templates = _read_templates(directory, config)
@@ -94,19 +96,24 @@ class Text:
             templates = {"default": chat_template}
         for name, source in templates.items():
             check_template(source, f"{directory} ({name})")
-        return cls(
-            tokenizer,
-            eos_token_ids=_eos_token_ids(directory, tokenizer, special),
+        text = cls(
+            vocabulary,
+            eos_token_ids=_eos_token_ids(directory, vocabulary.table, special),
             templates=templates,
             special_tokens=special,
         )
+        if encodes:
+            _ = text._tokenizer
+        return text
 
-    @property
+    @cached_property
+    def _tokenizer(self) -> tokenizers.Tokenizer:
+        return self._read_tokenizer()
+
+    @cached_property
     def tokenizer_json(self) -> str:
         """The tokenizer as JSON text, for libraries that build their own from it."""
-        if self._json is None:
-            self._json = str(self._tokenizer.to_str())
-        return self._json
+        return str(self._tokenizer.to_str())
 
     def token_id(self, token: str) -> int | None:
         """The id of a token that is written so, None where there is none."""
@@ -266,7 +273,7 @@ def _read_template(file: Path) -> str:
 
 
 def _eos_token_ids(
-    directory: Path, tokenizer: tokenizers.Tokenizer, special: Mapping[str, str]
+    directory: Path, table: TokenTable, special: Mapping[str, str]
 ) -> frozenset[int]:
     """Those of generation_config.json (else config.json), and the tokenizer's own."""
     ids: set[int] = set()
@@ -276,5 +283,5 @@ def _eos_token_ids(
             values = value if isinstance(value, list) else [value]
             ids |= {item for item in values if type(item) is int}  # `true` is no id
             break
-    own = tokenizer.token_to_id(special.get("eos_token", ""))
+    own = table.find(special.get("eos_token", ""))
     return frozenset(ids if own is None else ids | {own})

@@ -13,13 +13,13 @@ Cost: about a microsecond per token for the first two; nothing is decoded twice.
 """
 
 import codecs
-import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import tokenizers
 
 from inlay.models.vocabularies.byte_pairs import BYTE_OF_CHAR
+from inlay.models.vocabularies.token_table import TokenTable
 
 _REPLACEMENT = "\ufffd"
 # A text is cut here even if it still ends in an incomplete character.
@@ -54,33 +54,37 @@ class Spelling(Protocol):
         ...
 
 
-def make_spelling(tokenizer: tokenizers.Tokenizer) -> Spelling:
-    """The way that fits this tokenizer's decoder."""
-    decoder = {} if tokenizer.decoder is None else json.loads(tokenizer.decoder.__getstate__())
-    steps = decoder.get("decoders", [decoder])
-    kinds = [step.get("type") for step in steps]
+def make_spelling(table: TokenTable, tokenizer: Callable[[], tokenizers.Tokenizer]) -> Spelling:
+    """The way that fits a tokenizer's decoder.
+
+    Args:
+        table: texts of its tokens.
+        tokenizer: gives the tokenizer; called only where the third way is taken.
+    """
+    steps = table.decoder
+    kinds = [step.type for step in steps]
     if kinds == ["ByteLevel"]:
-        return _ByteLevel(tokenizer)
+        return _ByteLevel(table)
     if "ByteFallback" in kinds and set(kinds) <= {"Replace", "ByteFallback", "Fuse", "Strip"}:
-        replace = [step for step in steps if step["type"] == "Replace"]
-        strip = [step for step in steps if step["type"] == "Strip"]
-        known = all("String" in step["pattern"] for step in replace)
-        if known and all(step["stop"] == 0 and step["start"] <= 1 for step in strip):
-            pairs = [(step["pattern"]["String"], step["content"]) for step in replace]
-            strips = [step["content"] for step in strip if step["start"] == 1]
-            return _ByteFallback(tokenizer, pairs, strips[0] if strips else "")
-    return _Windowed(tokenizer)
+        replace = [step for step in steps if step.type == "Replace"]
+        strip = [step for step in steps if step.type == "Strip"]
+        known = all("String" in step.pattern for step in replace)
+        if known and all(step.stop == 0 and step.start <= 1 for step in strip):
+            pairs = [(str(step.pattern["String"]), step.content) for step in replace]
+            strips = [step.content for step in strip if step.start == 1]
+            return _ByteFallback(table, pairs, strips[0] if strips else "")
+    return _Windowed(table, tokenizer)
 
 
 class _ByteLevel:
-    def __init__(self, tokenizer: tokenizers.Tokenizer) -> None:
-        self._tokenizer = tokenizer
+    def __init__(self, table: TokenTable) -> None:
+        self._table = table
         self._bytes: dict[int, bytes] = {}
 
     def token_bytes(self, token_id: int) -> bytes:
         known = self._bytes.get(token_id)
         if known is None:
-            text = self._tokenizer.id_to_token(token_id) or ""
+            text = self._table.text(token_id)
             try:
                 known = bytes(BYTE_OF_CHAR[char] for char in text)
             except KeyError:  # an added token, written plainly
@@ -119,17 +123,15 @@ class _ByteLevelStream:
 class _ByteFallback:
     """Text of a token, or the one byte that it stands for."""
 
-    def __init__(
-        self, tokenizer: tokenizers.Tokenizer, replace: list[tuple[str, str]], strip: str
-    ) -> None:
-        self._tokenizer, self._replace = tokenizer, replace
+    def __init__(self, table: TokenTable, replace: list[tuple[str, str]], strip: str) -> None:
+        self._table, self._replace = table, replace
         self.strip = strip
         self._pieces: dict[int, str | int] = {}
 
     def piece(self, token_id: int) -> str | int:
         known = self._pieces.get(token_id)
         if known is None:
-            text = self._tokenizer.id_to_token(token_id) or ""
+            text = self._table.text(token_id)
             for old, new in self._replace:
                 text = text.replace(old, new)
             known = text
@@ -201,15 +203,15 @@ class _ByteFallbackStream:
 class _Windowed:
     """For decoders whose text of a token depends on its neighbours in other ways."""
 
-    def __init__(self, tokenizer: tokenizers.Tokenizer) -> None:
-        self._tokenizer = tokenizer
+    def __init__(self, table: TokenTable, tokenizer: Callable[[], tokenizers.Tokenizer]) -> None:
+        self._table, self._tokenizer = table, tokenizer
 
     def token_bytes(self, token_id: int) -> bytes:
-        return (self._tokenizer.id_to_token(token_id) or "").encode()
+        return self._table.text(token_id).encode()
 
     def decode(self, token_ids: Sequence[int], skip: frozenset[int]) -> str:
         kept = [token_id for token_id in token_ids if token_id not in skip]
-        return str(self._tokenizer.decode(kept, skip_special_tokens=False))
+        return str(self._tokenizer().decode(kept, skip_special_tokens=False))
 
     def stream(self, skip: frozenset[int], prompt_ids: Sequence[int]) -> TextStream:
         kept = [token_id for token_id in prompt_ids[-_MAX_PENDING:] if token_id not in skip]

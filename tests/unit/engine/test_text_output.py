@@ -3,6 +3,7 @@ import tokenizers
 
 from inlay.engine.text_output import TextOutput
 from inlay.models.text_stream import make_spelling
+from inlay.models.vocabularies.token_table import TokenTable
 from tests.support.tiny_tokenizers import write_tokenizer
 
 
@@ -14,7 +15,8 @@ def tokenizer(tmp_path_factory):
 
 
 def _output(tokenizer, stops=()):
-    return TextOutput(make_spelling(tokenizer).stream(frozenset(), ()), stops)
+    spelling = make_spelling(TokenTable.of(tokenizer), lambda: tokenizer)
+    return TextOutput(spelling.stream(frozenset(), ()), stops)
 
 
 def _push(output, tokenizer, text, stops_count=True):

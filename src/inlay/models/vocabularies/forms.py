@@ -1,6 +1,7 @@
 """The forms in which makers publish vocabularies, and which of a model's is read."""
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from inlay.core.text_files import refuse_lfs_pointer
 from inlay.models.vocabularies.sentencepiece import read_sentencepiece
 from inlay.models.vocabularies.tekken import read_tekken
 from inlay.models.vocabularies.tiktoken import read_tiktoken
+from inlay.models.vocabularies.token_table import TokenTable
 from inlay.models.vocabularies.vocabulary import Vocabulary
 
 
@@ -45,7 +47,17 @@ def read_vocabulary(directory: Path, config: Mapping[str, Any]) -> Vocabulary:
 def _read_whole(file: Path, config: Mapping[str, Any]) -> Vocabulary:
     """Read tokenizer.json, which says all there is to say."""
     try:
-        return Vocabulary(tokenizers.Tokenizer.from_file(str(file)))
+        table = TokenTable.read(file)
+        if table is None:
+            return Vocabulary.of(_read_tokenizer(file))
+    except ModelFileError as error:
+        raise ModelFileError(f"{file} is damaged ({error}): download it again") from error
+    return Vocabulary(table, partial(_read_tokenizer, file))
+
+
+def _read_tokenizer(file: Path) -> tokenizers.Tokenizer:
+    try:
+        return tokenizers.Tokenizer.from_file(str(file))
     except Exception as error:  # tokenizers raises bare Exception
         refuse_lfs_pointer(file)
         raise ModelFileError(

@@ -98,7 +98,7 @@ def read_sentencepiece(file: Path, config: Mapping[str, Any]) -> Vocabulary:
         special.get("bos_token") if begin else None,
         special.get("eos_token") if end else None,
     )
-    return Vocabulary(tokenizer, special)
+    return Vocabulary.of(tokenizer, special)
 
 
 def _read(message: bytes) -> _Model:

@@ -68,4 +68,4 @@ def read_tekken(file: Path, config: Mapping[str, Any]) -> Vocabulary:
     )
     names = {name: text for name, text in _NAMES.items() if text in texts}
     surround(tokenizer, names.get("bos_token"), None)
-    return Vocabulary(tokenizer, names)
+    return Vocabulary.of(tokenizer, names)

@@ -101,7 +101,7 @@ def read_tiktoken(file: Path, config: Mapping[str, Any]) -> Vocabulary:
             f"{file} cannot be used ({error}): it is damaged; download it again"
         ) from error
     find_first(tokenizer, added.values())
-    return Vocabulary(tokenizer, maker.special_tokens)
+    return Vocabulary.of(tokenizer, maker.special_tokens)
 
 
 def _name(maker: Ranks, number: int, extra: int) -> str:
