@@ -79,7 +79,8 @@ void check_positions(const Array& positions, const Array& slots, int64_t max_pos
 
 void rope_and_store(nb::handle qkv_TX, nb::handle positions_T, nb::handle cos_PR, nb::handle sin_PR,
                     nb::handle kv_pool, const KvGeometry& geometry, int64_t layer,
-                    nb::handle slots_T, nb::handle q_norm_D, nb::handle k_norm_D, float norm_eps) {
+                    nb::handle slots_T, nb::handle q_norm_D, nb::handle k_norm_D, float norm_eps,
+                    bool rotate_first) {
   const Array qkv(qkv_TX, "qkv_TX", 2, Access::kWrite);
   const Array positions(positions_T, "positions_T", 1), slots(slots_T, "slots_T", 1);
   const Array cos(cos_PR, "cos_PR", 2), sin(sin_PR, "sin_PR", 2);
@@ -123,6 +124,7 @@ void rope_and_store(nb::handle qkv_TX, nb::handle positions_T, nb::handle cos_PR
                                   q_norm.data(),
                                   k_norm.data(),
                                   norm_eps,
+                                  rotate_first,
                                   slots.as<const int64_t>(Kind::kI64),
                                   geometry.page_tokens,
                                   geometry.page_bytes(),
@@ -248,7 +250,7 @@ void register_attention(nb::module_& m) {
   m.def("rope_and_store", rope_and_store, "qkv_TX"_a.none(), "positions_T"_a.none(),
         "cos_PR"_a.none(), "sin_PR"_a.none(), "kv_pool"_a.none(), "geometry"_a, "layer"_a,
         "slots_T"_a.none(), "q_norm_D"_a = nb::none(), "k_norm_D"_a = nb::none(),
-        "norm_eps"_a = 1e-6f);
+        "norm_eps"_a = 1e-6f, "rotate_first"_a = false);
   m.def("paged_attention", paged_attention, "q_THD"_a.none(), "kv_pool"_a.none(), "geometry"_a,
         "layer"_a, "page_table_BP"_a.none(), "query_starts_B1"_a.none(), "context_lens_B"_a.none(),
         "scale"_a, "out_THD"_a.none(), "sliding_window"_a = 0, "sinks_H"_a = nb::none(),

@@ -143,6 +143,7 @@ struct RopeRows {
   const float* q_norm;  // [head_dim] or null
   const float* k_norm;
   float eps;
+  bool rotate_first;     // and normalise then
   const int64_t* slots;  // page_id * page_tokens + offset; negative: not stored
   int64_t page_tokens;
   int64_t page_bytes;

@@ -178,8 +178,9 @@ void rope_rows(const RopeRows& p) {
     for (int64_t h = 0; h < p.q_heads + p.kv_heads; ++h) {
       float* head = row + h * p.head_dim;
       const float* norm = h < p.q_heads ? p.q_norm : p.k_norm;
+      if (p.rotate_first) rotate_head(head + p.rotary_start, cos, sin, half);
       if (norm != nullptr) norm_row(head, norm, p.eps, p.head_dim, head);
-      rotate_head(head + p.rotary_start, cos, sin, half);
+      if (!p.rotate_first) rotate_head(head + p.rotary_start, cos, sin, half);
     }
     if (p.slots[r] < 0) continue;
     const float* k = row + p.q_heads * p.head_dim;

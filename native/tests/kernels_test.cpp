@@ -319,6 +319,7 @@ void test_attention(DType dtype, int64_t window) {
                       norm.data(),
                       norm.data(),
                       1e-6f,
+                      window != 0,
                       &slots[static_cast<std::size_t>(first)],
                       page_tokens,
                       geometry.page_bytes(),

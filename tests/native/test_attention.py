@@ -230,7 +230,8 @@ def test_rope_and_store_equals_reference(
     geometry, plain = kernels.KvGeometry(*sizes), reference.KvGeometry(*sizes)
     cos, sin = floats(rng, 50, rotary // 2), floats(rng, 50, rotary // 2)
     for tokens in (0, 1, 5, 60):
-        for norms in ((None, None), (floats(rng, head_dim), floats(rng, head_dim))):
+        both = floats(rng, head_dim), floats(rng, head_dim)
+        for norms, first in (((None, None), False), (both, False), (both, True)):
             qkv = floats(rng, tokens, (q_heads + 2 * kv_heads) * head_dim)
             positions = rng.integers(0, 50, tokens).astype(np.int32)
             slots = rng.permutation(8 * 16)[:tokens].astype(np.int64)
@@ -239,10 +240,11 @@ def test_rope_and_store_equals_reference(
             expected_qkv, expected_pool = qkv.copy(), pool.copy()
             arguments = (positions, cos, sin)
             kernels.rope_and_store(
-                qkv, *arguments, pool, geometry, 1, slots, q_norm_D=norms[0], k_norm_D=norms[1]
-            )
+                qkv, *arguments, pool, geometry, 1, slots,
+                q_norm_D=norms[0], k_norm_D=norms[1], rotate_first=first,
+            )  # fmt: skip
             reference.rope_and_store(
-                expected_qkv, *arguments, expected_pool, plain, 1, slots, *norms
+                expected_qkv, *arguments, expected_pool, plain, 1, slots, *norms, rotate_first=first
             )
             assert np.allclose(qkv, expected_qkv, atol=4e-6)
             if dtype == "float32":

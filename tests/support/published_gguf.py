@@ -18,7 +18,8 @@ from tests.support.gguf_files import TOKENIZER, add_metadata
 NAMES = {
     "ernie4_5": "ernie4_5", "ernie4_5_moe": "ernie4_5-moe", "gemma2": "gemma2",
     "gemma3_text": "gemma3", "granite": "granite",
-    "granitemoe": "granitemoe", "minimax_m2": "minimax-m2", "ministral3": "mistral3",
+    "granitemoe": "granitemoe", "hunyuan_v1_dense": "hunyuan-dense",
+    "hunyuan_v1_moe": "hunyuan-moe", "minimax_m2": "minimax-m2", "ministral3": "mistral3",
     "olmo2": "olmo2", "olmo3": "olmo2", "olmoe": "olmoe", "phi3": "phi3", "qwen2_moe": "qwen2moe",
     "seed_oss": "seed_oss", "smollm3": "smollm3",
 }  # fmt: skip
@@ -34,7 +35,7 @@ _KEYS = {
     "sliding_window": "attention.sliding_window",
     "num_experts": "expert_count", "moe_num_experts": "expert_count",
     "num_local_experts": "expert_count", "num_experts_per_tok": "expert_used_count",
-    "moe_k": "expert_used_count", "moe_intermediate_size": "expert_feed_forward_length",
+    "moe_k": "expert_used_count",  "moe_intermediate_size": "expert_feed_forward_length",
     "moe_num_shared_experts": "expert_shared_count",
     "moe_layer_start_index": "leading_dense_block_count",
     "moe_layer_interval": "interleave_moe_layer_step",
@@ -82,6 +83,8 @@ def _metadata(config: dict[str, Any], name: str) -> dict[str, Any]:
     rope = config["rope_parameters"]
     rope = rope.get("full_attention", rope)
     given["rope.freq_base"] = float(rope["rope_theta"])
+    if "alpha" in rope:
+        given["rope.freq_base"] *= rope["alpha"] ** (width / (width - 2))
     if rope.get("partial_rotary_factor", 1.0) != 1.0:
         given["rope.dimension_count"] = int(width * rope["partial_rotary_factor"])
     if rope["rope_type"] in ("yarn", "linear"):
@@ -98,6 +101,11 @@ def _metadata(config: dict[str, Any], name: str) -> dict[str, Any]:
     if config["model_type"] == "olmo3":
         windows = [kind == "sliding_attention" for kind in config["layer_types"]]
         given["attention.sliding_window_pattern"] = windows
+    if config["model_type"] == "hunyuan_v1_moe":
+        given["expert_used_count"] = config["moe_topk"][0]
+        given["expert_shared_count"] = 1
+        given["expert_feed_forward_length"] = config["intermediate_size"]
+        given["expert_shared_feed_forward_length"] = config["intermediate_size"]
     if config["model_type"] == "minimax_m2":
         given["expert_gating_func"] = 2
         given["expert_feed_forward_length"] = config["intermediate_size"]

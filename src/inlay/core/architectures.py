@@ -5,7 +5,7 @@ are known is a row here, one in `inlay.models.weight_names`, and one in `inlay.e
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 
@@ -14,9 +14,11 @@ class ExpertRow:
     """What a mixture of experts has.
 
     Attributes:
-        score: what makes a token's logits comparable: softmax over all experts, or a sigmoid each.
+        score: what makes a token's logits comparable: softmax over all experts, or a sigmoid each;
+            or the config key that says which.
         router_bias: the router's matrix has a bias.
-        correction: the files hold a bias per expert that is added for the choice alone.
+        correction: the files hold a bias per expert that is added for the choice alone, always, or
+            where this config key is on.
         group_score: what a group of experts counts: its best one, or the sum of its best two.
         normalize: the weights of the chosen ones are scaled to sum 1: always, never, or as this
             config key says.
@@ -28,9 +30,9 @@ class ExpertRow:
         biases: experts have biases.
     """
 
-    score: Literal["softmax", "sigmoid"] = "softmax"
+    score: str = "softmax"
     router_bias: bool = False
-    correction: bool = False
+    correction: bool | str = False
     group_score: Literal["best", "best_two"] = "best"
     normalize: bool | str = "norm_topk_prob"
     exact_router: bool = False
@@ -74,13 +76,14 @@ class Architecture:
             `no_rope_layers` says which ones are.
         output_bias: the output projection has a bias: where `attention_bias` is on, never, or as
             this config key says.
+        refused: config keys of parts that are not known here; a model that has one is refused.
     """
 
     defaults: Mapping[str, Any] = field(default_factory=dict)
     spellings: Mapping[str, str] = field(default_factory=dict)
     attention: Literal["gqa", "mla"] = "gqa"
     norms: Literal["before", "after", "around"] = "before"
-    qk_norm: Literal["", "head", "whole"] = ""
+    qk_norm: Literal["", "head", "rotated", "whole"] = ""
     qk_norm_key: str = ""
     experts: ExpertRow | None = None
     activation: Literal["silu", "gelu_tanh", "clamped_swiglu"] = "silu"
@@ -97,6 +100,7 @@ class Architecture:
     window_rope: bool = False
     unrotated_period_key: str = ""
     output_bias: bool | str = True
+    refused: tuple[str, ...] = ()
 
 
 _GEMMA: dict[str, Any] = {
@@ -132,7 +136,30 @@ _DEEPSEEK_V3 = Architecture(
     interleaved_rope="rope_interleave",
 )
 
+_HUNYUAN = Architecture(
+    defaults={"use_qk_norm": True, "rms_norm_eps": 1e-5},
+    qk_norm="rotated",
+    qk_norm_key="use_qk_norm",
+    refused=("use_cla", "use_mla"),
+)
+_BAILING = Architecture(
+    defaults={"use_qk_norm": False},
+    spellings={"attention_bias": "use_qkv_bias", "n_shared_experts": "num_shared_experts"},
+    qk_norm="head",
+    qk_norm_key="use_qk_norm",
+    experts=ExpertRow(
+        score="score_function",
+        correction="moe_router_enable_expert_bias",
+        group_score="best_two",
+        exact_router=True,
+    ),
+    output_bias=False,
+    refused=("use_bias", "norm_head", "norm_softmax", "multi_gate"),
+)
+
 ARCHITECTURES: dict[str, Architecture] = {
+    "bailing_moe": _BAILING,
+    "bailing_moe_v2": _BAILING,
     "deepseek_v2": Architecture(
         defaults={
             "n_shared_experts": 2,
@@ -288,6 +315,18 @@ ARCHITECTURES: dict[str, Architecture] = {
         defaults=_GRANITE | {"num_experts": 8, "num_experts_per_tok": 2},
         multipliers=True,
         experts=ExpertRow(normalize=True, width_key="intermediate_size"),
+    ),
+    "hunyuan_v1_dense": _HUNYUAN,
+    "hunyuan_v1_moe": replace(
+        _HUNYUAN,
+        defaults={**_HUNYUAN.defaults, "n_shared_experts": 1},
+        spellings={
+            "num_experts_per_tok": "moe_topk",
+            "n_shared_experts": "num_shared_expert",
+            "moe_intermediate_size": "intermediate_size",
+            "first_k_dense_replace": "moe_layer_num_skipped",
+        },
+        experts=ExpertRow(normalize=True, exact_router=True),
     ),
     "kimi_k2": _DEEPSEEK_V3,
     "llama": Architecture(),

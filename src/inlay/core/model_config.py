@@ -16,7 +16,6 @@ from inlay.core.model_shape import (
     Activation,
     MlaShape,
     ModelShape,
-    RopeKind,
     RopeShape,
     RouterShape,
 )
@@ -107,6 +106,12 @@ class _Reader:
         self, key: str, default: int | None = None, *, least: int = 1, most: int = 2**31 - 1
     ) -> int:
         value = self.raw(key, default)
+        if isinstance(value, list) and value:  # one for each layer
+            if any(one != value[0] for one in value):
+                raise UnsupportedModelError(
+                    f"{self._name}: {key} is {value}, and layers that differ are not supported"
+                )
+            value = value[0]
         if value is None:
             raise ModelFileError(f"{self._name} lacks {key!r}: download it again")
         if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
@@ -141,7 +146,7 @@ def shape_of(config: Mapping[str, Any]) -> ModelShape:
         )
     _require_activation(config, row)
     read = _Reader(config, row.defaults, "config.json", row.spellings)
-    _refuse_other_parts(read)
+    _refuse_other_parts(row, read)
     hidden = read.integer("hidden_size")
     layers = read.integer("num_hidden_layers", most=_MAX_LAYERS)
     context = read.integer("max_position_embeddings")
@@ -192,9 +197,9 @@ def _text_part(config: Mapping[str, Any]) -> tuple[Any, Mapping[str, Any]]:
     return text.get("model_type", TEXT_PARTS[name]), shared | text
 
 
-def _refuse_other_parts(read: _Reader) -> None:
+def _refuse_other_parts(row: Architecture, read: _Reader) -> None:
     """What some model of a supported architecture might have, and none that is read here has."""
-    for key in ("clip_qkv", "use_bidirectional_attention", "use_mtp_attention"):
+    for key in ("clip_qkv", "use_bidirectional_attention", "use_mtp_attention", *row.refused):
         if value := read.raw(key):
             raise UnsupportedModelError(f"config.json: {key} {value!r} is not supported")
 
@@ -356,10 +361,17 @@ def _read_router(row: ExpertRow, read: _Reader, experts: int, chosen: int) -> Ro
         raise ModelFileError(
             f"config.json: n_group {groups} leaves groups of fewer than two of {experts} experts"
         )
+    score: Any = row.score
+    if score not in ("softmax", "sigmoid"):
+        score = read.raw(row.score, "softmax")
+    if score not in ("softmax", "sigmoid"):
+        raise UnsupportedModelError(
+            f"config.json: {row.score} {score!r} is not supported; supported are softmax, sigmoid"
+        )
     return RouterShape(
-        score=row.score,
+        score=score,
         bias=row.router_bias,
-        correction=row.correction,
+        correction=_read_option(row.correction, read),
         groups=groups,
         groups_per_token=per_token,
         group_score=row.group_score,
@@ -405,17 +417,23 @@ def _read_rope(
         raise UnsupportedModelError(
             f"config.json: rope parameters {given!r} are not one flat table, which is not supported"
         )
-    kind: RopeKind = given.get("rope_type") or given.get("type") or "default"
+    kind = given.get("rope_type") or given.get("type") or "default"
+    rope = _Reader(given, {}, "config.json: rope parameters")
+    theta = rope.number("rope_theta", read.number("rope_theta", 10000.0))
+    rotary_dim = _read_rotary_dim(rope, read, attention)
+    if kind == "dynamic" and given.get("alpha"):
+        # Hunyuan's, which nothing changes later on, unlike other models'.
+        theta *= rope.number("alpha") ** (rotary_dim / (rotary_dim - 2))
+        kind = "default"
     if kind not in ("default", "linear", "llama3", "yarn", "longrope"):
         raise UnsupportedModelError(
             f"config.json: rope type {kind!r} is not supported; supported are default, linear, "
             "llama3, yarn, longrope"
         )
-    rope = _Reader(given, {}, "config.json: rope parameters")
     common: dict[str, Any] = {
         "kind": kind,
-        "theta": rope.number("rope_theta", read.number("rope_theta", 10000.0)),
-        "rotary_dim": _read_rotary_dim(rope, read, attention),
+        "theta": theta,
+        "rotary_dim": rotary_dim,
         "interleaved": _read_option(row.interleaved_rope, read),
     }
     if kind == "default":

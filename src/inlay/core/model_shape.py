@@ -127,8 +127,8 @@ class ModelShape:
         expert_bias: routed experts have biases.
         norms: where layers have RMS norms: before attention and MLP, after them and before their
             sum with the residual stream, or in both places.
-        qk_norm: q and k are RMS-normalised before the rotation: each head by itself, or all heads
-            of a token as one row; empty: they are not.
+        qk_norm: q and k are RMS-normalised: each head by itself, before or after it is rotated, or
+            all heads of a token as one row before; empty: they are not.
         embedding_scale: multiplies the embeddings.
         score_scale: of attention's scores; 0: one over the square root of `head_dim`.
         score_softcap, logit_softcap: bound scores of attention and logits, `cap * tanh(x / cap)`;
@@ -168,7 +168,7 @@ class ModelShape:
     norm_eps: float = 1e-6
     mla: MlaShape | None = None
     norms: Literal["before", "after", "around"] = "before"
-    qk_norm: Literal["", "head", "whole"] = ""
+    qk_norm: Literal["", "head", "rotated", "whole"] = ""
     embedding_scale: float = 1.0
     score_scale: float = 0.0
     score_softcap: float = 0.0
@@ -194,7 +194,8 @@ class ModelShape:
         q_rows, kv_rows = self.heads * self.head_dim, self.kv_heads * self.head_dim
         count = self.hidden * (2 * q_rows + 2 * kv_rows)
         count += (q_rows + 2 * kv_rows) * self.qkv_bias + self.hidden * self.output_bias
-        norms = {"": 0, "head": 2 * self.head_dim, "whole": q_rows + kv_rows}
+        by_heads = 2 * self.head_dim
+        norms = {"": 0, "head": by_heads, "rotated": by_heads, "whole": q_rows + kv_rows}
         return count + norms[self.qk_norm] + self.heads * self.sinks
 
     def rope_of(self, layer: int) -> RopeShape | None:

@@ -9,9 +9,9 @@ has one decoder for all architectures, and its own parts in place of these.
 Cost: about 20 modules per layer.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 from inlay.core.errors import UnsupportedModelError
 from inlay.core.model_shape import ModelShape
@@ -61,7 +61,10 @@ class _Classes:
         mixture_name: of a mixture in the layer.
         shared_name: of what all tokens pass.
         shared_score: of what gives its score, where it has one.
-        stacked: q, k and v are one module, and gate and up.
+        stacked: what is one module: `qkv`, and `gate_up`.
+        embedding_name: of the embedding in the model.
+        attention_name: of the attention in the layer.
+        attention_parts: names of its modules, where they are not those of most.
         embedding, model: classes of those two.
     """
 
@@ -74,7 +77,10 @@ class _Classes:
     mixture_name: str = "mlp"
     shared_name: str = "shared_experts"
     shared_score: str = ""
-    stacked: bool = False
+    stacked: tuple[str, ...] = ()
+    embedding_name: str = "embed_tokens"
+    attention_name: str = "self_attn"
+    attention_parts: Mapping[str, str] = field(default_factory=dict)
     embedding: str = "Embedding"
     model: str = ""
 
@@ -86,8 +92,28 @@ _DEEPSEEK_V3 = _Classes(
     rope=("DeepseekV3YarnRotaryEmbedding",),
 )
 
+_LONG_NORMS = {"q_norm": "query_layernorm", "k_norm": "key_layernorm"}
+_BAILING: dict[str, Any] = {
+    "stacked": ("qkv",),
+    "embedding_name": "word_embeddings",
+    "attention_name": "attention",
+    "attention_parts": {"qkv_proj": "query_key_value", "o_proj": "dense", **_LONG_NORMS},
+}
+
 # By `model_type`, as in core/architectures.py.
 _CLASSES = {
+    "bailing_moe": _Classes(
+        prefix="BailingMoe",
+        mixture=("BailingMoeSparseMoeBlock",),
+        router=("BailingMoeGate",),
+        **_BAILING,
+    ),
+    "bailing_moe_v2": _Classes(
+        prefix="BailingMoeV2",
+        mixture=("BailingMoeV2SparseMoeBlock",),
+        router=("BailingMoeV2Gate",),
+        **_BAILING,
+    ),
     "deepseek_v2": _Classes(
         prefix="DeepseekV2",
         mixture=("DeepseekV2Moe", "DeepseekV2MoE"),
@@ -123,6 +149,14 @@ _CLASSES = {
         router=("GraniteMoeTopKRouter",),
         router_name="router",
     ),
+    "hunyuan_v1_dense": _Classes(prefix="HunYuanDenseV1", attention_parts=_LONG_NORMS),
+    "hunyuan_v1_moe": _Classes(
+        prefix="HunYuanMoEV1",
+        mixture=("HunYuanMoEV1Moe",),
+        router=("HunYuanMoEV1Gate",),
+        shared_name="shared_mlp",
+        attention_parts=_LONG_NORMS,
+    ),
     "kimi_k2": _DEEPSEEK_V3,
     "llama": _Classes(prefix="Llama"),
     "minimax_m2": _Classes(
@@ -144,7 +178,7 @@ _CLASSES = {
     "olmoe": _Classes(
         prefix="Olmoe", mixture=("OlmoeSparseMoeBlock",), router=("OlmoeTopKRouter", "Linear")
     ),
-    "phi3": _Classes(prefix="Phi3", stacked=True),
+    "phi3": _Classes(prefix="Phi3", stacked=("qkv", "gate_up")),
     "qwen2": _Classes(prefix="Qwen2"),
     "qwen2_moe": _Classes(
         prefix="Qwen2Moe",
@@ -202,7 +236,7 @@ def _walk(shape: ModelShape, own: _Classes) -> Iterator[Module]:
     prefix = own.prefix
     rope = (f"{prefix}RotaryEmbedding", *own.rope)
     yield Module(name="model", family="model", classes=(own.model or f"{prefix}Model",))
-    yield Module(name="model.embed_tokens", family="embedding", classes=(own.embedding,))
+    yield Module(name=f"model.{own.embedding_name}", family="embedding", classes=(own.embedding,))
     yield Module(name="model.layers", family="model", classes=("ModuleList",))
     for layer in range(shape.layers):
         for name, other_names, family, classes in _layer(shape, own, rope, layer):
@@ -226,12 +260,13 @@ _Row = tuple[str, tuple[str, ...], Family, tuple[str, ...]]
 def _layer(shape: ModelShape, own: _Classes, rope: tuple[str, ...], layer: int) -> Iterator[_Row]:
     prefix, norm = own.prefix, (f"{own.prefix}RMSNorm",)
     yield "", (), "layer", (f"{prefix}DecoderLayer",)
-    yield ".self_attn", (), "attention", (f"{prefix}Attention",)
+    attention = f".{own.attention_name}"
+    yield attention, (), "attention", (f"{prefix}Attention",)
     for name in _attention(shape, own):
         is_norm = name.endswith("norm")
         classes = norm if is_norm else ("Linear",)
-        yield f".self_attn.{name}", (), "norm" if is_norm else "linear", classes
-    yield ".self_attn.rotary_emb", (), "rope", rope
+        yield f"{attention}.{name}", (), "norm" if is_norm else "linear", classes
+    yield f"{attention}.rotary_emb", (), "rope", rope
     yield from _mlp(shape, own, sparse=layer in shape.sparse_layers)
     for name in _LAYER_NORMS[shape.norms]:
         yield f".{name}", (), "norm", norm
@@ -240,15 +275,16 @@ def _layer(shape: ModelShape, own: _Classes, rope: tuple[str, ...], layer: int) 
 def _attention(shape: ModelShape, own: _Classes) -> tuple[str, ...]:
     if shape.mla is None:
         norms = ("q_norm", "k_norm") if shape.qk_norm else ()
-        inputs = ("qkv_proj",) if own.stacked else ("q_proj", "k_proj", "v_proj")
-        return (*inputs, "o_proj", *norms)
+        inputs = ("qkv_proj",) if "qkv" in own.stacked else ("q_proj", "k_proj", "v_proj")
+        parts = (*inputs, "o_proj", *norms)
+        return tuple(own.attention_parts.get(part, part) for part in parts)
     queries = ("q_a_proj", "q_a_layernorm", "q_b_proj") if shape.mla.q_rank else ("q_proj",)
     return (*queries, "kv_a_proj_with_mqa", "kv_a_layernorm", "kv_b_proj", "o_proj")
 
 
 def _mlp(shape: ModelShape, own: _Classes, *, sparse: bool) -> Iterator[_Row]:
     mlp = (f"{own.prefix}MLP",)
-    inputs = ("gate_up_proj",) if own.stacked else ("gate_proj", "up_proj")
+    inputs = ("gate_up_proj",) if "gate_up" in own.stacked else ("gate_proj", "up_proj")
     matrices = (*inputs, "down_proj")
     place = own.mixture_name if sparse else "mlp"
 

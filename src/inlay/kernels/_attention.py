@@ -50,6 +50,7 @@ def rope_and_store(
     q_norm_D: Array | None = None,
     k_norm_D: Array | None = None,
     norm_eps: float = 1e-6,
+    rotate_first: bool = False,
 ) -> None:
     """Normalise and rotate q and k in place, and write k and v into the pool.
 
@@ -69,6 +70,7 @@ def rope_and_store(
             Slots must differ from each other.
         q_norm_D, k_norm_D: float32 weights of an RMSNorm over each head before the rotation.
         norm_eps: of that norm.
+        rotate_first: the norm comes after the rotation.
 
     Raises:
         ArgumentError: a shape, dtype, stride, position or slot is wrong; the message names it.
@@ -77,7 +79,7 @@ def rope_and_store(
     """
     _backend.ops.rope_and_store(
         qkv_TX, positions_T, cos_PR, sin_PR, kv_pool, geometry, layer, slots_T,
-        q_norm_D, k_norm_D, norm_eps,
+        q_norm_D, k_norm_D, norm_eps, rotate_first,
     )  # fmt: skip
 
 

@@ -548,6 +548,7 @@ def _spec(
             rope=rope,
             value_dim=shape.mla.kv_rank,
         )
+    by_heads = shape.qk_norm in ("head", "rotated")
     return AttentionSpec(
         layer=own,
         heads=shape.heads,
@@ -556,8 +557,9 @@ def _spec(
         window=window,
         scale=scale,
         eps=shape.norm_eps,
-        q_norm_D=weights.q_norm if shape.qk_norm == "head" else None,
-        k_norm_D=weights.k_norm if shape.qk_norm == "head" else None,
+        q_norm_D=weights.q_norm if by_heads else None,
+        k_norm_D=weights.k_norm if by_heads else None,
+        rotate_first=shape.qk_norm == "rotated",
         softcap=shape.score_softcap,
         rope=rope,
         sinks_H=weights.sinks_H,

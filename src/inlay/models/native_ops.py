@@ -288,6 +288,7 @@ class NativeOps:
             q_norm_D=spec.q_norm_D,
             k_norm_D=spec.k_norm_D,
             norm_eps=spec.eps,
+            rotate_first=spec.rotate_first,
         )
 
     def attention(

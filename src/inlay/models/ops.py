@@ -79,6 +79,7 @@ class AttentionSpec:
         rope: which of the step's tables of rotary positions it takes.
         eps: of the norms of q and k.
         q_norm_D, k_norm_D: norm weights of heads, or None.
+        rotate_first: those norms come after the rotation.
         sinks_H: a score per head that takes part in the softmax alone, or None.
         value_dim: in latent attention the leading elements of a key that are its value, and what is
             rotated are its last; 0: values are stored beside keys.
@@ -93,6 +94,7 @@ class AttentionSpec:
     eps: float
     q_norm_D: Array | None
     k_norm_D: Array | None
+    rotate_first: bool = False
     softcap: float = 0.0
     rope: int = 0
     sinks_H: Array | None = None

@@ -24,6 +24,7 @@ class StackedTensors:
             name: (tensor, rows)
             for layer in range(shape.layers)
             for name, tensor, rows in stacked_rows(shape, layer)
+            if not whole.holds(name)  # as files of another form may have it
         }
 
     def view(self, name: str) -> Matrix:

@@ -272,12 +272,14 @@ class TorchOps:
             (heads_THD[:, : spec.heads], spec.q_norm_D),
             (heads_THD[:, spec.heads : last_k], spec.k_norm_D),
         ):
-            if norm is not None:
+            if norm is not None and not spec.rotate_first:
                 part.copy_(F.rms_norm(part, norm.shape, norm, spec.eps))
             rotated = part[..., first : first + 2 * half]
             low, high = rotated[..., :half].clone(), rotated[..., half:].clone()
             rotated[..., :half] = low * cos_T1C - high * sin_T1C
             rotated[..., half:] = high * cos_T1C + low * sin_T1C
+            if norm is not None and spec.rotate_first:
+                part.copy_(F.rms_norm(part, norm.shape, norm, spec.eps))
         data, page_tokens = step.pool.data, step.pool.format.page_tokens
         page_T, offset_T = step.slots_T // page_tokens, step.slots_T % page_tokens
         for plane, at in enumerate(range(spec.heads, heads_THD.shape[1], spec.kv_heads)):

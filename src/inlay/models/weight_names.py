@@ -129,6 +129,25 @@ _QWEN2_MOE_NAMES = {
     f"shared_{part}": f"{_MLP}.shared_expert.{part}_proj.weight" for part in ("gate", "up", "down")
 }
 _ERNIE_NAMES = {"correction": f"{_MLP}.moe_statics.e_score_correction_bias"}
+_HUNYUAN_NAMES = {
+    "q_norm": f"{_ATTENTION}.query_layernorm.weight",
+    "k_norm": f"{_ATTENTION}.key_layernorm.weight",
+}
+_HUNYUAN_MOE_NAMES = _HUNYUAN_NAMES | {
+    "router": f"{_MLP}.gate.wg.weight",
+    "shared_gate": f"{_MLP}.shared_mlp.gate_proj.weight",
+    "shared_up": f"{_MLP}.shared_mlp.up_proj.weight",
+    "shared_down": f"{_MLP}.shared_mlp.down_proj.weight",
+}
+_BAILING_NAMES = {
+    "embedding": "model.word_embeddings.weight",
+    "qkv": f"{_LAYER}.attention.query_key_value.weight",
+    "qkv_bias": f"{_LAYER}.attention.query_key_value.bias",
+    "output": f"{_LAYER}.attention.dense.weight",
+    "q_norm": f"{_LAYER}.attention.query_layernorm.weight",
+    "k_norm": f"{_LAYER}.attention.key_layernorm.weight",
+    "correction": f"{_MLP}.gate.expert_bias",
+}
 _PHI3_NAMES = {
     "qkv": f"{_ATTENTION}.qkv_proj.weight",
     "gate_up": f"{_MLP}.gate_up_proj.weight",
@@ -158,10 +177,19 @@ WEIGHT_NAMES: dict[str, NameRow] = {
         ),
         NameRow(DECODER_NAMES),
     ),
+    **dict.fromkeys(
+        ("bailing_moe", "bailing_moe_v2"),
+        NameRow(
+            DECODER_NAMES | _BAILING_NAMES,
+            stacked={"qkv": ("q", "k", "v"), "qkv_bias": ("q_bias", "k_bias", "v_bias")},
+        ),
+    ),
     **dict.fromkeys(("gemma2", "gemma3_text"), NameRow(DECODER_NAMES | _GEMMA_NAMES)),
     "ernie4_5_moe": NameRow(DECODER_NAMES | _ERNIE_NAMES, in_one_row=frozenset({"correction"})),
     "gpt_oss": NameRow(DECODER_NAMES | _ROUTER_NAMES, columns_first=True),
     "granitemoe": NameRow(DECODER_NAMES | _GRANITE_MOE_NAMES),
+    "hunyuan_v1_dense": NameRow(DECODER_NAMES | _HUNYUAN_NAMES),
+    "hunyuan_v1_moe": NameRow(DECODER_NAMES | _HUNYUAN_MOE_NAMES),
     "minimax_m2": NameRow(DECODER_NAMES | _MINIMAX_NAMES),
     "mixtral": NameRow(DECODER_NAMES | _MIXTRAL_NAMES),
     "phi3": NameRow(

@@ -85,6 +85,7 @@ def check_trainable(shape: ModelShape) -> None:
         ("attention sinks", shape.sinks),
         ("norms behind attention and MLPs", shape.norms != "before"),
         ("norms of q and k over all heads", shape.qk_norm == "whole"),
+        ("norms of q and k after their rotation", shape.qk_norm == "rotated"),
         ("layers without rotary positions", bool(shape.unrotated_layers)),
         ("rotary positions by neighbours", shape.rope.interleaved and shape.mla is None),
         ("factors of embeddings or logits", (shape.embedding_scale, shape.logit_scale) != (1, 1)),

@@ -7,7 +7,7 @@ import pytest
 import torch
 import transformers
 
-from inlay.core.errors import ModelFileError, ModelNotFoundError
+from inlay.core.errors import ModelFileError, ModelNotFoundError, UnsupportedModelError
 from inlay.core.model_config import read_config, shape_of
 
 DEEPSEEK_V2_LITE = {
@@ -130,3 +130,61 @@ def test_a_directory_that_cannot_be_looked_into() -> None:
         ModelNotFoundError, match=r"config.json cannot be read \(File name too long"
     ):
         read_config(Path("/tmp") / ("x" * 300))
+
+
+HUNYUAN_A13B = {
+    "model_type": "hunyuan_v1_moe",
+    "hidden_size": 4096,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "num_experts": 64,
+    "intermediate_size": 3072,
+    "moe_intermediate_size": [3072] * 32,
+    "moe_topk": [8] * 32,
+    "num_shared_expert": [1] * 32,
+    "vocab_size": 128167,
+    "max_position_embeddings": 32768,
+    "rope_scaling": {"type": "dynamic", "alpha": 1000.0, "factor": 1.0},
+    "tie_word_embeddings": True,
+}
+LING_MINI_2 = {
+    "model_type": "bailing_moe_v2",
+    "hidden_size": 2048,
+    "num_hidden_layers": 20,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 4,
+    "num_experts": 256,
+    "num_experts_per_tok": 8,
+    "intermediate_size": 5120,
+    "moe_intermediate_size": 512,
+    "num_shared_experts": 1,
+    "first_k_dense_replace": 1,
+    "vocab_size": 157184,
+    "max_position_embeddings": 32768,
+    "norm_topk_prob": True,
+    "use_qk_norm": True,
+    "score_function": "sigmoid",
+    "moe_router_enable_expert_bias": True,
+    "n_group": 8,
+    "topk_group": 4,
+}
+
+
+@pytest.mark.parametrize(("config", "size"), [(HUNYUAN_A13B, 80.4e9), (LING_MINI_2, 16.26e9)])
+def test_sizes_that_makers_name(config: dict[str, Any], size: float) -> None:
+    assert shape_of(config).parameters == pytest.approx(size, rel=1e-3)
+
+
+def test_frequencies_stretched_by_alpha() -> None:
+    """llama.cpp's converter names the base that Hunyuan-A13B has."""
+    assert shape_of(HUNYUAN_A13B).rope.theta == pytest.approx(11158839.9251)
+    with pytest.raises(UnsupportedModelError, match="rope type 'dynamic' is not supported"):
+        shape_of(HUNYUAN_A13B | {"rope_scaling": {"type": "dynamic", "factor": 2.0}})
+
+
+def test_layers_that_differ_are_refused() -> None:
+    with pytest.raises(UnsupportedModelError, match="moe_topk|num_experts_per_tok"):
+        shape_of(HUNYUAN_A13B | {"moe_topk": [8] * 31 + [4]})
+    with pytest.raises(UnsupportedModelError, match="score_function 'tanh' is not supported"):
+        shape_of(LING_MINI_2 | {"score_function": "tanh"})

@@ -78,7 +78,10 @@ def test_rows(rng: np.random.Generator) -> None:
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("window", [0, 3])
-def test_attention_over_stored_tokens(rng: np.random.Generator, window: int, dtype: str) -> None:
+@pytest.mark.parametrize("rotate_first", [False, True])
+def test_attention_over_stored_tokens(
+    rng: np.random.Generator, rotate_first: bool, window: int, dtype: str
+) -> None:
     """Store a sequence through rope_and_store, attend to it, compare with torch's attention."""
     heads, kv_heads, d, tokens = 4, 2, 8, 11
     geometry = reference.KvGeometry(2, 4, kv_heads, d, dtype)
@@ -92,10 +95,12 @@ def test_attention_over_stored_tokens(rng: np.random.Generator, window: int, dty
     qkv = floats(rng, tokens, (heads + 2 * kv_heads) * d)
 
     def rotated(x: torch.Tensor, norm: np.ndarray) -> torch.Tensor:
-        x = torch.nn.functional.rms_norm(x, (d,), tensor(norm), 1e-6)
+        if not rotate_first:
+            x = torch.nn.functional.rms_norm(x, (d,), tensor(norm), 1e-6)
         a, b, rest = x[..., :3], x[..., 3:6], x[..., 6:]
         c, s = tensor(cos)[:, None], tensor(sin)[:, None]
-        return torch.cat([a * c - b * s, b * c + a * s, rest], dim=-1)
+        x = torch.cat([a * c - b * s, b * c + a * s, rest], dim=-1)
+        return torch.nn.functional.rms_norm(x, (d,), tensor(norm), 1e-6) if rotate_first else x
 
     rows = tensor(qkv.copy()).view(tokens, -1, d)
     q = rotated(rows[:, :heads], q_norm)
@@ -112,7 +117,7 @@ def test_attention_over_stored_tokens(rng: np.random.Generator, window: int, dty
     ).transpose(0, 1)
 
     reference.rope_and_store(
-        qkv, positions, cos, sin, pool, geometry, 1, slots, q_norm, k_norm, 1e-6
+        qkv, positions, cos, sin, pool, geometry, 1, slots, q_norm, k_norm, 1e-6, rotate_first
     )
     out = np.empty((tokens, heads, d), np.float32)
     reference.paged_attention(

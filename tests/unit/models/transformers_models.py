@@ -85,6 +85,29 @@ CASES: dict[str, dict[str, Any]] = {
         "num_experts_per_tok": 3,
         "intermediate_size": 48,
     },
+    "hunyuan_v1_dense": {
+        "head_dim": 24,
+        "num_attention_heads": 3,
+        "num_key_value_heads": 1,
+        "rope_parameters": {
+            "rope_type": "dynamic",
+            "rope_theta": 10000.0,
+            "factor": 1.0,
+            "alpha": 50.0,
+        },
+    },
+    "hunyuan_v1_moe": {
+        "head_dim": 24,
+        "num_experts": 6,
+        "moe_topk": [2, 2],
+        "intermediate_size": 40,
+        "rope_parameters": {
+            "rope_type": "dynamic",
+            "rope_theta": 10000.0,
+            "factor": 1.0,
+            "alpha": 1000.0,
+        },
+    },
     "minimax_m2": {
         "head_dim": 24,
         "num_attention_heads": 5,

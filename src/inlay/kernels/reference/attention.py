@@ -96,6 +96,7 @@ def rope_and_store(
     q_norm_D: Any = None,
     k_norm_D: Any = None,
     norm_eps: float = 1e-6,
+    rotate_first: bool = False,
 ) -> None:
     """Normalise and rotate q and k in place, write k and v into the pool."""
     g = geometry
@@ -136,9 +137,12 @@ def rope_and_store(
     start = g.head_dim - 2 * cos.shape[1] if g.latent else 0
     split = (slice(0, q_heads), slice(q_heads, q_heads + g.kv_heads))
     for part, norm in zip(split, norms, strict=True):
+        if rotate_first:
+            _rotate(heads[:, part, start:], cos[positions], sin[positions])
         if norm is not None:
             heads[:, part] = normalised(heads[:, part], norm, norm_eps)
-        _rotate(heads[:, part, start:], cos[positions], sin[positions])
+        if not rotate_first:
+            _rotate(heads[:, part, start:], cos[positions], sin[positions])
     qkv[:] = heads.reshape(qkv.shape)
     stored = slots >= 0
     page_ids, offsets = np.divmod(slots[stored], g.page_tokens)

@@ -148,6 +148,14 @@ _ROUTED = {
 }
 
 ROWS: dict[str, GgufRow] = {
+    "bailingmoe": GgufRow(model_type="bailing_moe", experts_key="num_experts", paired=True),
+    "bailingmoe2": GgufRow(
+        model_type="bailing_moe_v2",
+        experts_key="num_experts",
+        gating=SIGMOID,
+        names={"qkv": "blk.{layer}.attn_qkv.weight"},
+        config={"score_function": "sigmoid", "moe_router_enable_expert_bias": True},
+    ),
     "deepseek2": GgufRow(
         model_type="deepseek_v2",
         sigmoid_type="deepseek_v3",
@@ -174,6 +182,8 @@ ROWS: dict[str, GgufRow] = {
     ),
     "granite": GgufRow(model_type="granite", paired=True),
     "granitemoe": GgufRow(model_type="granitemoe", experts_key="num_local_experts", paired=True),
+    "hunyuan-dense": GgufRow(model_type="hunyuan_v1_dense"),
+    "hunyuan-moe": GgufRow(model_type="hunyuan_v1_moe", experts_key="num_experts"),
     "llama": GgufRow(
         model_type="llama",
         mixture_type="mixtral",

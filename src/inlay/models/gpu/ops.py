@@ -213,6 +213,7 @@ class GpuOps(TorchOps):
             q_norm_D=spec.q_norm_D,
             k_norm_D=spec.k_norm_D,
             eps=spec.eps,
+            rotate_first=spec.rotate_first,
         )
 
     def attention(

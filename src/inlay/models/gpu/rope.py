@@ -24,6 +24,7 @@ def rope_and_store(
     q_norm_D: Tensor | None = None,
     k_norm_D: Tensor | None = None,
     eps: float = 1e-6,
+    rotate_first: bool = False,
 ) -> None:
     """Change q and k in place, and write k, and v where the pool has a plane for it.
 
@@ -37,6 +38,8 @@ def rope_and_store(
         heads: H.
         first: element of a head from which on 2 C are rotated, each with the one C behind it.
         q_norm_D, k_norm_D: float32, weights of RMS norms.
+        eps: of those.
+        rotate_first: they come after the rotation.
 
     Tolerance: fp32 rounding, and the pool's dtype.
     """
@@ -66,6 +69,7 @@ def rope_and_store(
         WIDTH_2=triton.next_power_of_2(head_dim),
         FIRST=first,
         PAIRS=cos_TC.shape[-1],
+        ROTATE_FIRST=rotate_first,
         num_warps=1,
     )
 
@@ -93,6 +97,7 @@ def _rotate(
     WIDTH_2: tl.constexpr,
     FIRST: tl.constexpr,
     PAIRS: tl.constexpr,
+    ROTATE_FIRST: tl.constexpr,
 ):
     token = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1)
@@ -106,7 +111,7 @@ def _rotate(
         low = pair < PAIRS
         other = tl.where(rotated, tl.where(low, d + PAIRS, d - PAIRS), d)
         y = tl.load(at + other, mask=inside, other=0)
-        if q_norm is not None:
+        if q_norm is not None and not ROTATE_FIRST:
             norm = q_norm if head < HEADS else k_norm
             root = tl.rsqrt(tl.sum(x * x, 0) / WIDTH + eps)
             x = x * root * tl.load(norm + d, mask=inside, other=0)
@@ -115,6 +120,10 @@ def _rotate(
         cosine = tl.load(cos + c, mask=rotated, other=1)
         sine = tl.load(sin + c, mask=rotated, other=0)
         x = x * cosine + tl.where(low, -y, y) * sine
+        if q_norm is not None and ROTATE_FIRST:
+            norm = q_norm if head < HEADS else k_norm
+            root = tl.rsqrt(tl.sum(x * x, 0) / WIDTH + eps)
+            x = x * root * tl.load(norm + d, mask=inside, other=0)
         tl.debug_barrier()  # all have read before one writes
         tl.store(at + d, x, mask=inside)
     if head >= HEADS:

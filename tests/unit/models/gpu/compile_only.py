@@ -113,7 +113,7 @@ def main() -> None:
         slots = zeros(3, dtype=torch.int64)
         rope_and_store(
             qkv, angles, angles, data, 1, slots, heads=heads, first=width - 64, q_norm_D=norm,
-            k_norm_D=norm,
+            k_norm_D=norm, rotate_first=norm is not None,
         )  # fmt: skip
 
 

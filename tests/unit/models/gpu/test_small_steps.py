@@ -16,7 +16,7 @@ from inlay.models.torch_ops import TorchOps
 from tests.unit.models.gpu.products import rows_of
 
 
-@pytest.mark.parametrize("norms", [False, True])
+@pytest.mark.parametrize("norms", ["", "first", "last"])
 @pytest.mark.parametrize(
     ("heads", "kv_heads", "width", "pairs", "value_dim"),
     [(6, 2, 32, 16, 0), (3, 1, 24, 4, 0), (4, 1, 40, 4, 32)],
@@ -36,7 +36,7 @@ def test_rotation_and_pages(heads, kv_heads, width, pairs, value_dim, norms, dev
     weights = rows_of(2, width, device, seed=2) if norms else (None, None)
     spec = AttentionSpec(
         layer=1, heads=heads, kv_heads=kv_heads, head_dim=width, window=0, scale=1.0, eps=1e-6,
-        q_norm_D=weights[0], k_norm_D=weights[1], value_dim=value_dim,
+        q_norm_D=weights[0], k_norm_D=weights[1], rotate_first=norms == "last", value_dim=value_dim,
     )  # fmt: skip
     rows = rows_of(tokens, (heads + planes * kv_heads) * width + 8, device, seed=3)
     made = []
@@ -57,6 +57,7 @@ def test_rotation_and_pages(heads, kv_heads, width, pairs, value_dim, norms, dev
             qkv_TX, angles.cos(), angles.sin(), data, 1, slots_T, heads=heads,
             first=width - 2 * pairs if value_dim else 0,
             q_norm_D=spec.q_norm_D, k_norm_D=spec.k_norm_D, eps=spec.eps,
+            rotate_first=spec.rotate_first,
         )  # fmt: skip
         made.append((qkv_TX, data))
     for expected, found in zip(*made, strict=True):
