@@ -35,6 +35,8 @@ from tests.support.model_driver import ModelDriver
 HERE = Path(__file__).parent
 EIGHT_BITS = 127
 SMALL_BLOCK = 32
+# What an architecture has besides, in the workload.
+_PARTS = {"qwen3_moe": "experts", "deepseek_v2": "latent"}
 
 Logits = NDArray[np.float32]
 
@@ -50,9 +52,12 @@ def measure_file(run: Run, params: dict[str, Any], folder: Path) -> list[Samples
     """One file."""
     kind = GGMLQuantizationType[params["type"]]
     size = run.workload["size"] | {"architecture": params["architecture"], "seed": run.seeds[0]}
-    if params["architecture"] == "qwen3_moe":
-        size |= run.workload["experts"]
-    directory, floats = gguf_and_floats(folder, kind, size, metadata=tokenizer(size["vocab_size"]))
+    size |= run.workload.get(_PARTS.get(params["architecture"], ""), {})
+    # The rows of this one are a head's width, less than a block; llama.cpp falls back like this.
+    narrow = {"attn_k_b": GGMLQuantizationType.Q8_0} if _is_large(kind.name.lower()) else {}
+    directory, floats = gguf_and_floats(
+        folder, kind, size, metadata=tokenizer(size["vocab_size"]), others=narrow
+    )
     generator = torch.Generator().manual_seed(run.seeds[0])
     tokens = torch.randint(size["vocab_size"], (run.workload["tokens"],), generator=generator)
     exact = exact_logits(floats, tokens)
@@ -61,9 +66,7 @@ def measure_file(run: Run, params: dict[str, Any], folder: Path) -> list[Samples
     if theirs is None:
         return [Samples(name="own_format", params=params, values=own, seeds=run.seeds)]
     between = errors(theirs.reshape(exact.shape), exact)
-    name = params["type"].lower()
-    large = name in BLOCK_FORMATS and format_named(name).block > SMALL_BLOCK
-    with rounded_inputs(256 if large else SMALL_BLOCK):
+    with rounded_inputs(256 if _is_large(kind.name.lower()) else SMALL_BLOCK):
         limit = "8-bit activations in PyTorch", errors(exact_logits(floats, tokens), exact)
     return [
         Samples(
@@ -71,6 +74,11 @@ def measure_file(run: Run, params: dict[str, Any], folder: Path) -> list[Samples
         ),
         Samples(name="llama_cpp", params=params, values=between, limit=limit, seeds=run.seeds),
     ]
+
+
+def _is_large(name: str) -> bool:
+    """Whether a type's blocks have more than 32 weights."""
+    return name in BLOCK_FORMATS and format_named(name).block > SMALL_BLOCK
 
 
 def tokenizer(size: int) -> dict[str, Any]:
