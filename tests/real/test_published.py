@@ -1,7 +1,8 @@
-"""What real models say, beside llama.cpp: tokens, probabilities, answers, and what they take.
+"""What real models say, beside llama.cpp and transformers: tokens, probabilities, answers, and
+what they take.
 
-The gate takes the smallest, SmolLM2-135M in Q4_1, and what was recorded of llama.cpp; `--full`
-takes all, and asks llama.cpp itself.
+The gate takes the smallest, SmolLM2-135M in Q4_1, and what was recorded of the other two; `--full`
+takes all, and asks them.
 """
 
 import json
@@ -11,21 +12,30 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
+import openai
 import pytest
 
+from benchmarks.serving.server import serve, wait_until_ready
 from inlay.core.errors import ModelFileError
 from inlay.models.source import resolve_model
 from tests.real.conftest import Served
 from tests.support.real_models import (
     RealModel,
     ask_llama_cpp,
+    ask_transformers,
     digests,
+    parse_logprobs,
     perplexity,
     recorded,
 )
 
 # Of llama.cpp's, whose activations have 8 bits as ours do, but scales of their own.
 MAX_PERPLEXITY_DIFFERENCE = 0.01
+# Of logarithms of probabilities, on average, where both compute with what the file's codes mean.
+# SmolLM2's keys and values rounded to bfloat16 make 8e-3, its weights 2e-2.
+MAX_FLOAT32_DIFFERENCE = 1e-3
 # What a model says to whoever asks so, in formats of its file: (question, what is in the answer).
 ANSWERS = {
     "smollm2-135m": ("What is the opposite of hot?", "cold"),
@@ -85,6 +95,43 @@ def test_beside_llama_cpp(served: Served) -> None:
     found, expected = perplexity(logprobs(served)), perplexity(said["logprobs"])
     assert found == pytest.approx(expected, rel=MAX_PERPLEXITY_DIFFERENCE)
     assert recorded(served.model.name)["perplexity"] == pytest.approx(expected, rel=0.002)
+
+
+def test_float32_probabilities_are_transformers(model: RealModel) -> None:
+    """The file served as it was published, its weights turned into floats while they load."""
+    name = model.file.name
+    with (
+        serve(
+            str(model.file), "--device", "cpu", "--served-model-name", name,
+            "--weight-format", "float32", environment=model.environment,
+        ) as server,
+        openai.OpenAI(
+            base_url=server.url + "/v1", api_key="-", max_retries=0, timeout=300
+        ) as client,
+    ):  # fmt: skip
+        wait_until_ready(server, 300)
+        found = logprobs(Served(model, server, client))
+    expected = parse_logprobs(recorded(model.name)["float32_logprobs"])
+    difference = differences(found, expected)
+    print(
+        f"{name}: perplexity {perplexity(found):.5f}, of transformers {perplexity(expected):.5f}; "
+        f"difference of a logarithm: mean {difference.mean():.1e}, "
+        f"median {np.median(difference):.1e}, maximum {difference.max():.1e}"
+    )
+    assert difference.mean() <= MAX_FLOAT32_DIFFERENCE
+
+
+def test_beside_transformers(model: RealModel) -> None:
+    """The record, and what transformers says today of the same tokens."""
+    expected = parse_logprobs(recorded(model.name)["float32_logprobs"])
+    assert differences(ask_transformers(model), expected).mean() <= MAX_FLOAT32_DIFFERENCE / 10
+
+
+def differences(found: list[list[float]], expected: list[list[float]]) -> npt.NDArray[np.float64]:
+    """How far each number is from the one expected, in any window."""
+    assert [len(window) for window in found] == [len(window) for window in expected]
+    difference: npt.NDArray[np.float64] = np.abs(np.concatenate(found) - np.concatenate(expected))
+    return difference
 
 
 def logprobs(served: Served) -> list[list[float]]:

@@ -1,4 +1,4 @@
-"""Tokenizers of GGUF files: what each kind cuts a text into, and their makers' tokens."""
+"""Tokenizers of GGUF files: what each kind cuts a text into."""
 
 import json
 import os
@@ -13,7 +13,6 @@ import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from inlay.core.errors import ModelFileError, UnsupportedModelError
-from inlay.models.gguf.reader import GgufFile
 from inlay.models.gguf.tokenizer import write_tokenizer
 from inlay.models.text import Text
 from inlay.models.vocabularies.cuts import CUTS
@@ -21,7 +20,6 @@ from tests.support.gguf_files import TOKENIZER
 from tests.support.tiny_models import make_tiny_model
 
 PEERS = Path(os.environ.get("INLAY_PEERS", Path.home() / ".cache/inlay-peers"))
-VOCABULARIES = PEERS / "llama.cpp" / "source" / "models"
 TEXTS = (
     "The lantern hangs above the door.", "def add(a, b):\n    return a + b\n\n",
     "  two  spaces", "你好 🙂 Grüße", "<|im_start|>user\nhi<|im_end|>", "1234567 89",
@@ -348,29 +346,6 @@ def there(file: Path) -> Path:
     if not file.exists():
         pytest.skip(f"{file} is missing")
     return file
-
-
-# Of llama.cpp's vocabularies of models that are served by anyone as decoders.
-NAMES = (
-    "command-r deepseek-coder deepseek-llm falcon gemma-4 gpt-2 llama-bpe llama-spm mpt phi-3 "
-    "qwen2 qwen35 refact starcoder"
-).split()
-
-
-@pytest.mark.peers
-@pytest.mark.parametrize("name", NAMES)
-def test_real_vocabularies(tmp_path: Path, name: str) -> None:
-    """llama.cpp's source has vocabularies of models, and what their makers make of some texts."""
-    file = there(VOCABULARIES / f"ggml-vocab-{name}.gguf")
-    tokenizer = written(dict(GgufFile(file).metadata), tmp_path)
-    texts = Path(f"{file}.inp").read_text("utf-8").split("\n__ggml_vocab_test__\n")
-    lines = Path(f"{file}.out").read_text().split("\n")
-    assert 40 < len(texts) <= len(lines)
-    for text, line in zip(texts, lines, strict=False):
-        if name == "qwen35" and unicodedata.normalize("NFC", text) != text:
-            continue  # those expect what llama.cpp does, which composes nothing
-        expected = [int(token) for token in line.split()]
-        assert tokenizer.encode(text, add_special_tokens=False).ids == expected, text
 
 
 TOKENIZE = """
