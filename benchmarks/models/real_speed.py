@@ -31,7 +31,8 @@ def measure(run: Run) -> Generator[Samples, None, None]:
         ]
         ours: list[Rates] = []
         theirs: dict[str, list[Rates]] = defaultdict(list)
-        for _ in range(run.repeats):
+        long = prompt == run.workload["long_prompt_tokens"]
+        for _ in range(1 if long else run.repeats):
             ours.append(engine_rates(run, file, prompt, streams))
             if peer is not None:
                 theirs[label(peer)].append(llama_rates(run, peer, file, prompt, streams))

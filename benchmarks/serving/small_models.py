@@ -1,4 +1,7 @@
-"""The models of serving/startup and serving/memory, as both servers take them."""
+"""The models of serving/startup and serving/memory, as both servers take them.
+
+Published files by their names in `tests.real.files`, the demo model, and random ones.
+"""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
@@ -16,6 +19,7 @@ from benchmarks.models.write_gguf import write_gguf
 from benchmarks.serving.llama_cpp import ENVIRONMENT, READY, label, serve_llama_cpp
 from benchmarks.serving.server import Server, serve, wait_until_ready
 from inlay.models.source import resolve_model
+from tests.real.files import FILES, fetch_real_model
 from tests.support import gguf_files
 
 DEMO = "demo"
@@ -38,7 +42,9 @@ def starts(run: Run, model: str, load: str) -> Iterator[dict[str, Start]]:
     with TemporaryDirectory() as name:
         folder = Path(name)
         file = folder / f"{model}.gguf"
-        if model != DEMO:
+        if model in FILES:
+            file.symlink_to(fetch_real_model(model))
+        elif model != DEMO:
             write_random(file, run.workload["models"][model], run.seeds[0])
         elif environment is not None:
             write_demo(file)

@@ -19,7 +19,7 @@ ADDRESSES = (
     "test_attention.py::test_prefill_and_decode[7-1-requests0]",
     "test_attention.py::test_contexts_in_pieces[requests1-3-True]",
     "test_attention.py::test_latents[requests0-1]",
-    "test_small_steps.py::test_rotation_and_pages[6-2-32-16-0-True]",
+    "test_small_steps.py::test_rotation_and_pages[6-2-32-16-0-first]",
     "test_small_steps.py::test_routing[router0-128-8-False]",
 )
 # Those whose threads hand numbers to each other.

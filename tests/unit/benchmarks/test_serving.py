@@ -167,7 +167,7 @@ def test_starts_take_turns_and_give_three_measurements(servers: Servers) -> None
     samples = list(startup.measure(run))
     assert servers.started[:4] == ["demo ours", "demo", "demo", "demo ours"]
     assert set(servers.loads) == {"lazy"}
-    models = ["demo", "random-0.1b", "random-0.5b"]
+    models = ["demo", "smollm2-135m", "qwen2.5-coder-0.5b"]
     names = [(one.params["model"], one.name) for one in samples]
     assert sorted(names) == sorted((model, name) for model in models for name in startup.NAMES)
     assert all(case.declared(one.name, one.params) for one in samples)

@@ -16,7 +16,7 @@ from inlay.models.torch_ops import TorchOps
 from tests.unit.models.gpu.products import rows_of
 
 
-@pytest.mark.parametrize("norms", ["", "first", "last"])
+@pytest.mark.parametrize("norms", ["none", "first", "last"])
 @pytest.mark.parametrize(
     ("heads", "kv_heads", "width", "pairs", "value_dim"),
     [(6, 2, 32, 16, 0), (3, 1, 24, 4, 0), (4, 1, 40, 4, 32)],
@@ -33,7 +33,7 @@ def test_rotation_and_pages(heads, kv_heads, width, pairs, value_dim, norms, dev
     planes = len(kv_format.planes)
     slots_T = torch.tensor([17, 3, 4, 0, 30], device=device)
     angles = rows_of(tokens, pairs, device)
-    weights = rows_of(2, width, device, seed=2) if norms else (None, None)
+    weights = rows_of(2, width, device, seed=2) if norms != "none" else (None, None)
     spec = AttentionSpec(
         layer=1, heads=heads, kv_heads=kv_heads, head_dim=width, window=0, scale=1.0, eps=1e-6,
         q_norm_D=weights[0], k_norm_D=weights[1], rotate_first=norms == "last", value_dim=value_dim,
