@@ -138,6 +138,8 @@ class _Reader:
 def shape_of(config: Mapping[str, Any]) -> ModelShape:
     """The shape that the content of a config.json gives. Raises as `read_shape`."""
     name, config = _text_part(config)
+    if name is None:
+        raise ModelFileError("config.json lacks 'model_type': download it again")
     row = ARCHITECTURES.get(name) if isinstance(name, str) else None
     if row is None or not isinstance(name, str):
         raise UnsupportedModelError(

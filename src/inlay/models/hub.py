@@ -390,8 +390,8 @@ def _clear_errors(name: str, revision: str | None, endpoint: str) -> Iterator[No
         ) from error
     except (LocalEntryNotFoundError, IncompleteSnapshotError, OfflineModeIsEnabled) as error:
         raise ModelNotFoundError(
-            f"{what} is not, or not wholly, in the cache, and downloads are switched off: run once "
-            "without offline mode (HF_HUB_OFFLINE), or give a directory"
+            f"{what} is not, or not wholly, in the cache, nor a directory here, and downloads are "
+            "switched off: run once without offline mode (HF_HUB_OFFLINE), or give a directory"
         ) from error
     except HFValidationError as error:
         raise ModelNotFoundError(f"{name!r} is not a hub name: {error}") from error
@@ -406,6 +406,6 @@ def _clear_errors(name: str, revision: str | None, endpoint: str) -> Iterator[No
     except (ConnectionFailedError, ConnectionError) as error:
         raise ModelError(
             f"{endpoint} cannot be reached, or the connection broke ({type(error).__name__}: "
-            f"{error}): check the network and HF_ENDPOINT and run again; a download goes on where "
-            "it stopped"
+            f"{error}), and there is no directory {name} here: check the network and HF_ENDPOINT "
+            "and run again, where a download goes on where it stopped, or give a directory"
         ) from error

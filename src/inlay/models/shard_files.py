@@ -39,13 +39,21 @@ def find_shards(directory: Path) -> tuple[list[Path], dict[str, str]]:
     if found:
         _refuse_missing_parts(directory, found)
         return found, {}
-    other = sorted(
-        file.name for end in ("*.bin", "*.pt", "*.pth", "*.gguf") for file in directory.glob(end)
-    )
+    if files := sorted(directory.glob("*.gguf")):
+        raise UnsupportedModelError(
+            f"{directory} holds no *.safetensors: name its GGUF file to serve that, such as "
+            f"{files[0]}"
+        )
+    if files := sorted(directory.glob("*.onnx")):
+        raise UnsupportedModelError(
+            f"{directory} holds {files[0].name} but no *.safetensors; ONNX is not read: take the "
+            "model's safetensors or GGUF files"
+        )
+    other = sorted(file.name for end in ("*.bin", "*.pt", "*.pth") for file in directory.glob(end))
     if other:
         raise UnsupportedModelError(
             f"{directory} holds {some(other)} but no *.safetensors; only safetensors weights are "
-            "read: take the model's safetensors variant, or convert it with transformers "
+            "read: take the model's safetensors or GGUF files, or convert it with transformers "
             "(`AutoModelForCausalLM.from_pretrained(...).save_pretrained(...)`)"
         )
     raise ModelNotFoundError(f"{directory} holds no *.safetensors: download the model's weights")

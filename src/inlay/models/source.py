@@ -84,8 +84,9 @@ def resolve_model(
         return ModelSource(_from_modelscope(name, weight_format, offline, token, cache_dir), name)
     path = Path(name).expanduser()
     if path.is_dir():
+        _refuse_gguf_folder(path)
         return ModelSource(path.resolve(), name)
-    if path.is_file() and path.suffix == ".gguf":
+    if path.is_file() and path.suffix.lower() == ".gguf":
         return _from_gguf(path, name)
     if path.is_file():
         raise UnsupportedModelError(
@@ -105,12 +106,21 @@ def resolve_model(
     match = _HUB_NAME.fullmatch(name)
     if match is None or name.startswith((".", "~", "/")):
         raise ModelNotFoundError(
-            f"there is no model directory {name}: give a directory with config.json, a hub name "
-            "such as Qwen/Qwen3-0.6B or modelscope:Qwen/Qwen3-0.6B, or one of "
-            f"{', '.join(SMALL_MODELS)}"
+            f"there is no {'file' if path.suffix == '.gguf' else 'model directory'} {name}: give "
+            "a directory with config.json, a *.gguf file, a hub name such as Qwen/Qwen3-0.6B or "
+            f"modelscope:Qwen/Qwen3-0.6B, or one of {', '.join(SMALL_MODELS)}"
         )
     found = fetch(match["name"], revision=match["revision"], quant=match["quant"])
     return ModelSource(found, name) if found.is_dir() else _from_gguf(found, name)
+
+
+def _refuse_gguf_folder(directory: Path) -> None:
+    """GGUF files are named themselves, as a directory may hold several models or formats."""
+    found = sorted(directory.glob("*.gguf"))
+    if found and not (directory / "config.json").is_file():
+        raise UnsupportedModelError(
+            f"{directory} holds GGUF files: name the one to serve, such as {found[0]}"
+        )
 
 
 def _from_hub(name: str, **options: Any) -> Path:

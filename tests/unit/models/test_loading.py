@@ -364,7 +364,7 @@ def config_of(architecture: str = "qwen3_moe", **changes: Any) -> dict[str, Any]
     ("changes", "error", "message"),
     [
         ({"model_type": "gpt2"}, UnsupportedModelError, "'gpt2' is not supported; supported are"),
-        ({"model_type": ...}, UnsupportedModelError, "model_type None"),
+        ({"model_type": ...}, ModelFileError, "lacks 'model_type'"),
         ({"hidden_size": ...}, ModelFileError, "lacks 'hidden_size'"),
         ({"hidden_size": 0}, ModelFileError, "hidden_size is 0"),
         ({"hidden_size": "64"}, ModelFileError, "hidden_size is '64'"),

@@ -39,8 +39,8 @@ def read_quantization(config: Mapping[str, Any], shape: ModelShape) -> Quantizat
     if name not in _METHODS:
         raise UnsupportedModelError(
             f"config.json: weights quantised with {name or given!r} are not supported; supported "
-            f"are {', '.join(_METHODS)}, and float weights: take another variant of the model, or "
-            "add the method to inlay/core/published and inlay/models/published"
+            f"are {', '.join(_METHODS)}, and float weights: take such files of the model, or a "
+            "GGUF file"
         )
     try:
         method, form_of = _METHODS[name](Options(given, f"config.json: {name}"))

@@ -221,6 +221,10 @@ def row_of(name: Any, where: str) -> GgufRow:
         UnsupportedModelError: it is not read from GGUF; the message lists those that are.
     """
     row = ROWS.get(name) if isinstance(name, str) else None
+    if name == "clip":
+        raise UnsupportedModelError(
+            f"{where} is the image part that goes with a model: name the GGUF file of the model"
+        )
     if row is None:
         raise UnsupportedModelError(
             f"{where}: architecture {name!r} is not served, from GGUF or other files; served from "

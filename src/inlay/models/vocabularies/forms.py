@@ -1,6 +1,7 @@
 """The forms in which makers publish vocabularies, and which of a model's is read."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,7 @@ from typing import Any
 import tokenizers
 
 from inlay.core.errors import ModelFileError, ModelNotFoundError, UnsupportedModelError
-from inlay.core.text_files import refuse_lfs_pointer
+from inlay.core.text_files import read_text
 from inlay.models.vocabularies.sentencepiece import read_sentencepiece
 from inlay.models.vocabularies.tekken import read_tekken
 from inlay.models.vocabularies.tiktoken import read_tiktoken
@@ -46,20 +47,29 @@ def read_vocabulary(directory: Path, config: Mapping[str, Any]) -> Vocabulary:
 
 def _read_whole(file: Path, config: Mapping[str, Any]) -> Vocabulary:
     """Read tokenizer.json, which says all there is to say."""
-    try:
+    with _damage(file):
         table = TokenTable.read(file)
-        if table is None:
-            return Vocabulary.of(_read_tokenizer(file))
+    if table is not None:
+        return Vocabulary(table, partial(_read_tokenizer, file))
+    tokenizer = _read_tokenizer(file)
+    with _damage(file):
+        return Vocabulary.of(tokenizer)
+
+
+@contextmanager
+def _damage(file: Path) -> Iterator[None]:
+    """Say which file it is that has impossible ids."""
+    try:
+        yield
     except ModelFileError as error:
         raise ModelFileError(f"{file} is damaged ({error}): download it again") from error
-    return Vocabulary(table, partial(_read_tokenizer, file))
 
 
 def _read_tokenizer(file: Path) -> tokenizers.Tokenizer:
+    text = read_text(file)
     try:
-        return tokenizers.Tokenizer.from_file(str(file))
+        return tokenizers.Tokenizer.from_str(text)
     except Exception as error:  # tokenizers raises bare Exception
-        refuse_lfs_pointer(file)
         raise ModelFileError(
             f"{file} is damaged, or newer than the installed tokenizers "
             f"{tokenizers.__version__} ({error}): download it again"
