@@ -118,7 +118,7 @@ def block_formats(blocks: BlockTypes) -> PartFormats:
         experts=blocks.experts,
         mlp=blocks.rest,
         attention=blocks.rest,
-        latent="int8:g32",
+        latent=blocks.rest if blocks.rest in FLOAT_FORMATS else "int8:g32",
         router="float32",
         head=blocks.head,
     )
