@@ -2,7 +2,6 @@
 // of the others up once; of a std::mutex it may keep them away for good.
 #pragma once
 
-#include <algorithm>
 #include <condition_variable>
 #include <deque>
 #include <mutex>

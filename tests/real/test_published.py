@@ -128,7 +128,7 @@ def test_beside_transformers(model: RealModel) -> None:
 
 
 def differences(found: list[list[float]], expected: list[list[float]]) -> npt.NDArray[np.float64]:
-    """How far each number is from the one expected, in any window."""
+    """Return how far each number is from the one expected, in any window."""
     assert [len(window) for window in found] == [len(window) for window in expected]
     difference: npt.NDArray[np.float64] = np.abs(np.concatenate(found) - np.concatenate(expected))
     return difference

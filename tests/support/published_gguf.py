@@ -35,7 +35,7 @@ _KEYS = {
     "sliding_window": "attention.sliding_window",
     "num_experts": "expert_count", "moe_num_experts": "expert_count",
     "num_local_experts": "expert_count", "num_experts_per_tok": "expert_used_count",
-    "moe_k": "expert_used_count",  "moe_intermediate_size": "expert_feed_forward_length",
+    "moe_k": "expert_used_count", "moe_intermediate_size": "expert_feed_forward_length",
     "moe_num_shared_experts": "expert_shared_count",
     "moe_layer_start_index": "leading_dense_block_count",
     "moe_layer_interval": "interleave_moe_layer_step",

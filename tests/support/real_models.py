@@ -142,7 +142,7 @@ def ask_llama_cpp(model: RealModel) -> dict[str, Any]:
 
 
 def ask_transformers(model: RealModel) -> list[list[float]]:
-    """What transformers gives each token of each window but the first, before it, in float32.
+    """Ask transformers what it gives each token of each window but the first, in float32.
 
     It takes its configuration from the file and its weights from the package `gguf`, which turns
     them into floats.

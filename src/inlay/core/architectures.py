@@ -64,6 +64,7 @@ class Architecture:
         multipliers: embeddings, scores, residual stream and logits have factors in config.json.
         softcaps: scores and logits may be bounded, as config.json says.
         sinks: each head has a learned score that takes its share of the softmax.
+        stretched_base: rope type `dynamic` with `alpha` is a larger base for all positions.
         interleaved_rope: a rotated pair are neighbours, not an element and the one half a head on.
         window_key: config key that switches `sliding_window` on; empty: it is always on; None:
             it is ignored.
@@ -93,6 +94,7 @@ class Architecture:
     multipliers: bool = False
     softcaps: bool = False
     sinks: bool = False
+    stretched_base: bool = False
     interleaved_rope: bool | str = False
     window_key: str | None = None
     window_start_key: str = ""
@@ -140,6 +142,7 @@ _HUNYUAN = Architecture(
     defaults={"use_qk_norm": True, "rms_norm_eps": 1e-5},
     qk_norm="rotated",
     qk_norm_key="use_qk_norm",
+    stretched_base=True,
     refused=("use_cla", "use_mla"),
 )
 _BAILING = Architecture(
@@ -159,7 +162,14 @@ _BAILING = Architecture(
 
 ARCHITECTURES: dict[str, Architecture] = {
     "bailing_moe": _BAILING,
-    "bailing_moe_v2": _BAILING,
+    "bailing_moe_v2": replace(
+        _BAILING,
+        defaults={
+            **_BAILING.defaults,
+            "score_function": "sigmoid",
+            "moe_router_enable_expert_bias": True,
+        },
+    ),
     "deepseek_v2": Architecture(
         defaults={
             "n_shared_experts": 2,

@@ -30,6 +30,8 @@ _SPELLINGS: dict[str, tuple[str, ...]] = {
     "num_experts": ("num_experts", "num_local_experts", "n_routed_experts"),
     "dtype": ("dtype", "torch_dtype"),
 }
+# Keys of which some makers give a number for each layer, all alike.
+_BY_LAYER = ("num_experts", "num_experts_per_tok", "n_shared_experts", "moe_intermediate_size")
 # By what it is in `Activation`, what config.json calls it.
 _ACTIVATIONS: dict[str, tuple[str, ...]] = {
     "silu": ("silu", "swish"),
@@ -106,10 +108,11 @@ class _Reader:
         self, key: str, default: int | None = None, *, least: int = 1, most: int = 2**31 - 1
     ) -> int:
         value = self.raw(key, default)
-        if isinstance(value, list) and value:  # one for each layer
+        if isinstance(value, list) and value and key in _BY_LAYER:
             if any(one != value[0] for one in value):
                 raise UnsupportedModelError(
-                    f"{self._name}: {key} is {value}, and layers that differ are not supported"
+                    f"{self._name}: {self._spellings.get(key, key)} is {value[0]} in some layers "
+                    "and not in others, which is not supported"
                 )
             value = value[0]
         if value is None:
@@ -423,8 +426,7 @@ def _read_rope(
     rope = _Reader(given, {}, "config.json: rope parameters")
     theta = rope.number("rope_theta", read.number("rope_theta", 10000.0))
     rotary_dim = _read_rotary_dim(rope, read, attention)
-    if kind == "dynamic" and given.get("alpha"):
-        # Hunyuan's, which nothing changes later on, unlike other models'.
+    if kind == "dynamic" and row.stretched_base and given.get("alpha") and rotary_dim > 2:
         theta *= rope.number("alpha") ** (rotary_dim / (rotary_dim - 2))
         kind = "default"
     if kind not in ("default", "linear", "llama3", "yarn", "longrope"):

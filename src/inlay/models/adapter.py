@@ -145,6 +145,12 @@ class _Reader:
         self._vocabulary = tuple(
             names[part].removesuffix("weight") for part in ("embedding", "head")
         )
+        row = names_of(shape)
+        self._of_several = {
+            row.names[whole].format(layer=layer).rpartition(".")[0]
+            for whole in row.stacked
+            for layer in range(shape.layers)
+        }
         self._known: dict[str, Target] = {}
         self._places: dict[tuple[int, str], Target] = {}
         for target in targets_of(shape):
@@ -176,6 +182,11 @@ class _Reader:
         if module in self._known:
             yield module, side, tensor
             return
+        if module in self._of_several:
+            raise UnsupportedModelError(
+                f"{self._directory}: {key} changes several matrices that lie in one tensor, which "
+                f"is not read of adapters: {_MERGE}"
+            )
         for end, parts in _STACKED.items():
             if match := re.fullmatch(rf".*\blayers\.(\d+)\.mlp{re.escape(end)}", module):
                 for part in parts:

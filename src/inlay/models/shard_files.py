@@ -39,7 +39,7 @@ def find_shards(directory: Path) -> tuple[list[Path], dict[str, str]]:
     if found:
         _refuse_missing_parts(directory, found)
         return found, {}
-    if files := sorted(directory.glob("*.gguf")):
+    if files := sorted(directory.glob("*.gguf"), key=lambda file: ("mmproj" in file.name, file)):
         raise UnsupportedModelError(
             f"{directory} holds no *.safetensors: name its GGUF file to serve that, such as "
             f"{files[0]}"

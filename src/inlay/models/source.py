@@ -105,8 +105,9 @@ def resolve_model(
         return _small(name, fetch, offline, cache_dir)
     match = _HUB_NAME.fullmatch(name)
     if match is None or name.startswith((".", "~", "/")):
+        missing = "file" if path.suffix.lower() == ".gguf" else "model directory"
         raise ModelNotFoundError(
-            f"there is no {'file' if path.suffix == '.gguf' else 'model directory'} {name}: give "
+            f"there is no {missing} {name}: give "
             "a directory with config.json, a *.gguf file, a hub name such as Qwen/Qwen3-0.6B or "
             f"modelscope:Qwen/Qwen3-0.6B, or one of {', '.join(SMALL_MODELS)}"
         )
@@ -116,7 +117,7 @@ def resolve_model(
 
 def _refuse_gguf_folder(directory: Path) -> None:
     """GGUF files are named themselves, as a directory may hold several models or formats."""
-    found = sorted(directory.glob("*.gguf"))
+    found = sorted(directory.glob("*.gguf"), key=lambda file: ("mmproj" in file.name, file))
     if found and not (directory / "config.json").is_file():
         raise UnsupportedModelError(
             f"{directory} holds GGUF files: name the one to serve, such as {found[0]}"

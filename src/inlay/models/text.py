@@ -74,7 +74,8 @@ class Text:
             directory: the model's.
             chat_template: a template's source, to use instead of all those in the directory.
             encodes: read the tokenizer now. Else the first text that is encoded does, which then
-                raises what is wrong with it; ids are turned into text without.
+                raises what is wrong with it; ids are turned into text without, but for decoders
+                of rare kinds.
 
         Raises:
             ModelNotFoundError: no directory, or no vocabulary in it.

@@ -59,7 +59,7 @@ def make_spelling(table: TokenTable, tokenizer: Callable[[], tokenizers.Tokenize
 
     Args:
         table: texts of its tokens.
-        tokenizer: gives the tokenizer; called only where the third way is taken.
+        tokenizer: gives the tokenizer; called only where the third way is taken, which needs it.
     """
     steps = table.decoder
     kinds = [step.type for step in steps]
@@ -73,7 +73,7 @@ def make_spelling(table: TokenTable, tokenizer: Callable[[], tokenizers.Tokenize
             pairs = [(str(step.pattern["String"]), step.content) for step in replace]
             strips = [step.content for step in strip if step.start == 1]
             return _ByteFallback(table, pairs, strips[0] if strips else "")
-    return _Windowed(table, tokenizer)
+    return _Windowed(table, tokenizer())
 
 
 class _ByteLevel:
@@ -203,7 +203,7 @@ class _ByteFallbackStream:
 class _Windowed:
     """For decoders whose text of a token depends on its neighbours in other ways."""
 
-    def __init__(self, table: TokenTable, tokenizer: Callable[[], tokenizers.Tokenizer]) -> None:
+    def __init__(self, table: TokenTable, tokenizer: tokenizers.Tokenizer) -> None:
         self._table, self._tokenizer = table, tokenizer
 
     def token_bytes(self, token_id: int) -> bytes:
@@ -211,7 +211,7 @@ class _Windowed:
 
     def decode(self, token_ids: Sequence[int], skip: frozenset[int]) -> str:
         kept = [token_id for token_id in token_ids if token_id not in skip]
-        return str(self._tokenizer().decode(kept, skip_special_tokens=False))
+        return str(self._tokenizer.decode(kept, skip_special_tokens=False))
 
     def stream(self, skip: frozenset[int], prompt_ids: Sequence[int]) -> TextStream:
         kept = [token_id for token_id in prompt_ids[-_MAX_PENDING:] if token_id not in skip]

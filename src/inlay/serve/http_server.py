@@ -103,7 +103,9 @@ def _web_socket(**fields: Any) -> asyncio.Protocol:
     """
     from uvicorn.protocols.websockets.auto import AutoWebSocketsProtocol
 
-    assert AutoWebSocketsProtocol is not None, "NiceGUI requires wsproto, which uvicorn takes"
+    assert AutoWebSocketsProtocol is not None, (
+        "NiceGUI requires packages of web sockets that uvicorn takes"
+    )
     return AutoWebSocketsProtocol(**fields)
 
 

@@ -92,6 +92,7 @@ def check_trainable(shape: ModelShape) -> None:
         ("a score of its shared experts", shape.shared_gate),
         ("queries that grow with their position", shape.rope.query_growth > 0),
         ("biases of experts", shape.expert_bias),
+        ("q, k and v in one matrix", bool(names_of(shape).stacked)),
     ):
         if there:
             raise UnsupportedModelError(

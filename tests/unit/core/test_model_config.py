@@ -183,8 +183,22 @@ def test_frequencies_stretched_by_alpha() -> None:
         shape_of(HUNYUAN_A13B | {"rope_scaling": {"type": "dynamic", "factor": 2.0}})
 
 
+def test_a_base_is_stretched_where_the_makers_do_so() -> None:
+    alpha = {"rope_scaling": {"type": "dynamic", "factor": 2.0, "alpha": 2.0}}
+    with pytest.raises(UnsupportedModelError, match="rope type 'dynamic' is not supported"):
+        shape_of(config_of("llama") | {"rope_parameters": None, **alpha})
+
+
+def test_the_second_version_of_ling_has_sigmoids() -> None:
+    kept = {
+        key: LING_MINI_2[key] for key in LING_MINI_2 if "score" not in key and "bias" not in key
+    }
+    router = shape_of(kept).router
+    assert (router.score, router.correction) == ("sigmoid", True)
+
+
 def test_layers_that_differ_are_refused() -> None:
-    with pytest.raises(UnsupportedModelError, match="moe_topk|num_experts_per_tok"):
+    with pytest.raises(UnsupportedModelError, match="moe_topk is 8 in some layers and not"):
         shape_of(HUNYUAN_A13B | {"moe_topk": [8] * 31 + [4]})
     with pytest.raises(UnsupportedModelError, match="score_function 'tanh' is not supported"):
         shape_of(LING_MINI_2 | {"score_function": "tanh"})

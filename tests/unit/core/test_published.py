@@ -235,6 +235,26 @@ def test_latent_attention_and_stacked_matrices_have_their_names() -> None:
     assert found(given, phi3) == ("int4:g128", "int4:g128", None, None)
 
 
+@pytest.mark.parametrize(
+    ("architecture", "shared", "attention"),
+    [
+        ("bailing_moe_v2", "shared_experts", ["query_key_value", "dense"]),
+        ("bailing_moe_v2", "shared_experts", ["attention"]),
+        ("hunyuan_v1_moe", "shared_mlp", ["self_attn"]),
+    ],
+)
+def test_modules_that_few_models_call_so(
+    architecture: str, shared: str, attention: list[str]
+) -> None:
+    shape = replace(SPARSE, architecture=architecture, shared_intermediate=SPARSE.moe_intermediate)
+    given = {"quant_method": "fp8", "weight_block_size": [128, 128]}
+    assert found(given, shape)[1:3] == ("fp8:g128", "fp8:g128")
+    kept = given | {"modules_to_not_convert": [shared]}
+    assert found(kept, shape)[1:3] == ("int8:g32", "fp8:g128")  # dense layers have no floats
+    kept = given | {"modules_to_not_convert": attention}
+    assert found(kept, shape)[1:3] == ("fp8:g128", None)
+
+
 def test_what_a_pattern_means() -> None:
     module = "model.layers.3.mlp.gate_proj"
     for pattern in ("gate_proj", "mlp", "model.layers.3", "layers.3.mlp.gate_proj", "*.gate_proj",

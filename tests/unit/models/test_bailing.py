@@ -16,11 +16,15 @@ from safetensors.torch import load_file, save_file
 
 from inlay.core.errors import UnsupportedModelError
 from inlay.core.model_config import read_shape
+from inlay.models.adapter import read_adapter
+from inlay.models.conversion.convert import convert
 from inlay.models.gguf import gguf_directory
 from inlay.models.model import load_model
+from inlay.tune.frozen import check_trainable
 from tests.support.gguf_files import TOKENIZER, add_metadata
 from tests.support.model_driver import ModelDriver
 from tests.unit.models.reference import load_reference, reference_logits, relative_error
+from tests.unit.models.test_tensor_parallel import check, on_cpu
 from tests.unit.models.transformers_models import randomise
 
 HEADS, KV_HEADS, WIDTH = 4, 2, 24
@@ -141,6 +145,9 @@ def make_pair(folder: Path, kind: str) -> tuple[Path, Path]:
         q, k, v = (tensors.pop(f"{at}.self_attn.{part}_proj.weight") for part in "qkv")
         if kind == "bailing_moe":
             q, k = in_halves(q, HEADS), in_halves(k, KV_HEADS)
+        if f"{at}.self_attn.q_proj.bias" in tensors:
+            biases = [tensors.pop(f"{at}.self_attn.{part}_proj.bias") for part in "qkv"]
+            tensors[f"{at}.attention.query_key_value.bias"] = torch.cat(biases)
         tensors[f"{at}.attention.query_key_value.weight"] = torch.cat((q, k, v))
     directory.mkdir()
     save_file(tensors, directory / "model.safetensors")
@@ -150,17 +157,17 @@ def make_pair(folder: Path, kind: str) -> tuple[Path, Path]:
 
 
 def in_halves(rows: torch.Tensor, heads: int) -> torch.Tensor:
-    """Rows of pairs of neighbours as rows of pairs half a head apart."""
+    """Put rows of pairs of neighbours half a head apart."""
     return rows.view(heads, -1, 2, rows.shape[1]).transpose(1, 2).reshape(rows.shape)
 
 
 def in_pairs(rows: np.ndarray, heads: int) -> np.ndarray:
-    """The way back."""
+    """Put rows of pairs half a head apart side by side."""
     return rows.reshape(heads, 2, -1, rows.shape[1]).swapaxes(1, 2).reshape(rows.shape)
 
 
 def write_gguf(directory: Path, kind: str, file: Path) -> None:
-    """As llama.cpp's converter writes the model."""
+    """Write the model as llama.cpp's converter does."""
     name = {"bailing_moe": "bailingmoe", "bailing_moe_v2": "bailingmoe2"}[kind]
     given = CONFIGS[kind] | SIZES
     metadata = {
@@ -220,6 +227,41 @@ def write_gguf(directory: Path, kind: str, file: Path) -> None:
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
+
+
+def test_biases_and_packed_directories(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`use_qkv_bias`, whose biases lie in one tensor as their matrices do."""
+    monkeypatch.setitem(WITNESSES["bailing_moe_v2"], "attention_bias", True)
+    monkeypatch.setitem(CONFIGS["bailing_moe_v2"], "use_qkv_bias", True)
+    witness, directory = make_pair(tmp_path, "bailing_moe_v2")
+    tokens = torch.randint(0, 512, (30,), generator=torch.manual_seed(1)).tolist()
+    expected = reference_logits(load_reference(witness), tokens)
+    convert(directory, tmp_path / "packed", weight_format="float32")
+    for source in (directory, tmp_path / "packed"):
+        actual = ModelDriver(load_model(source, weight_format="float32")).prefill(tokens, (7,))
+        assert relative_error(actual, expected) < 1e-4, source
+
+
+@pytest.mark.parametrize("kind", CONFIGS)
+def test_ranks(tmp_path: Path, kind: str) -> None:
+    _, directory = make_pair(tmp_path, kind)
+    check(directory, 2, lambda group: on_cpu(directory, group))
+
+
+def test_adapters_of_matrices_in_one_tensor(tmp_path: Path) -> None:
+    _, directory = make_pair(tmp_path, "bailing_moe_v2")
+    adapter = tmp_path / "adapter"
+    adapter.mkdir()
+    at = "base_model.model.model.layers.0.attention.query_key_value"
+    rows = (HEADS + 2 * KV_HEADS) * WIDTH
+    pair = {f"{at}.lora_A.weight": torch.ones(2, 64), f"{at}.lora_B.weight": torch.ones(rows, 2)}
+    save_file(pair, adapter / "adapter_model.safetensors")
+    (adapter / "adapter_config.json").write_text(json.dumps({"r": 2, "lora_alpha": 2}))
+    shape = read_shape(directory)
+    with pytest.raises(UnsupportedModelError, match="several matrices that lie in one tensor"):
+        read_adapter(adapter, shape)
+    with pytest.raises(UnsupportedModelError, match="q, k and v in one matrix"):
+        check_trainable(shape)
 
 
 @pytest.mark.parametrize("kind", CONFIGS)

@@ -117,7 +117,9 @@ def test_like_tokenizers(
 
 def test_without_encoding(tmp_path: Path) -> None:
     """A text that need not encode reads no merges, until it has to."""
-    file = written(tmp_path, {"type": "WordLevel", "vocab": {"hi": 0}, "unk_token": "hi"}, [], None)
+    decoder = {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True}
+    model = {"type": "WordLevel", "vocab": {"hi": 0}, "unk_token": "hi"}
+    file = written(tmp_path, model, [], decoder)
     text = Text.load(tmp_path, encodes=False)
     file.write_text(file.read_text().replace('"unk_token": "hi"', '"unk_token": 1'))
     assert (text.vocab_size, text.token_text(0)) == (1, "hi")

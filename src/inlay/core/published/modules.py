@@ -20,7 +20,14 @@ _EXPERTS: Mapping[str, tuple[str, ...]] = {
     "minimax_m2": _W123,
     "mixtral": _W123,
 }
-_SHARED = {"qwen2_moe": "shared_expert"}
+_SHARED = {"hunyuan_v1_moe": "shared_mlp", "qwen2_moe": "shared_expert"}
+# The attention of a layer and its matrices, where they have other names than most.
+_BAILING = ("attention.query_key_value", "attention.dense")
+_ATTENTION: Mapping[str, tuple[str, ...]] = {
+    "bailing_moe": _BAILING,
+    "bailing_moe_v2": _BAILING,
+    "phi3": ("self_attn.qkv_proj", "self_attn.o_proj"),
+}
 # What stands before `layers` where a model has a part of text.
 _PREFIXES = ("model.", "model.language_model.", "language_model.model.")
 
@@ -34,7 +41,7 @@ def modules_of(shape: ModelShape) -> Mapping[str, tuple[str, ...]]:
     mlp = ("gate_up_proj", "down_proj") if phi3 else _LINEAR
     for layer in range(shape.layers):
         base = f"model.layers.{layer}"
-        attention += [f"{base}.self_attn.{name}" for name in _attention(shape)]
+        attention += [f"{base}.{name}" for name in _attention(shape)]
         if layer not in shape.sparse_layers:
             rest += [f"{base}.mlp.{name}" for name in mlp]
             continue
@@ -55,13 +62,14 @@ def modules_of(shape: ModelShape) -> Mapping[str, tuple[str, ...]]:
 
 
 def _attention(shape: ModelShape) -> tuple[str, ...]:
+    if shape.architecture in _ATTENTION:
+        return _ATTENTION[shape.architecture]
+    names: tuple[str, ...] = ("q_proj", "k_proj", "v_proj", "o_proj")
     if shape.mla:
         # What latent attention has per head is held as floats in any case.
         down = ("q_a_proj", "q_b_proj") if shape.mla.q_rank else ("q_proj",)
-        return (*down, "kv_a_proj_with_mqa", "o_proj")
-    if shape.architecture == "phi3":
-        return ("qkv_proj", "o_proj")
-    return ("q_proj", "k_proj", "v_proj", "o_proj")
+        names = (*down, "kv_a_proj_with_mqa", "o_proj")
+    return tuple(f"self_attn.{name}" for name in names)
 
 
 def is_named(module: str, patterns: tuple[str, ...]) -> bool:

@@ -69,7 +69,7 @@ class TokenTable:
 
     @classmethod
     def of(cls, tokenizer: tokenizers.Tokenizer) -> "TokenTable":
-        """The table of a tokenizer. Raises as `TokenTable`.
+        """Make the table of a tokenizer. Raises as `TokenTable`.
 
         Cost: about a microsecond a token.
         """
@@ -85,7 +85,7 @@ class TokenTable:
 
     @classmethod
     def read(cls, file: Path) -> "TokenTable | None":
-        """The table of a tokenizer.json; None where `tokenizers` has to say what it means.
+        """Read the table of a tokenizer.json; None where `tokenizers` has to say what it means.
 
         Raises:
             ModelFileError: as `TokenTable`.
@@ -141,7 +141,7 @@ class _File(msgspec.Struct):
 
 
 def _table(found: _File) -> TokenTable | None:
-    """The table of a file, None where added tokens have other ids than `tokenizers` gives them.
+    """Make the table of a file, None where `tokenizers` gives added tokens other ids.
 
     It goes by the model's id of a token, else by how many tokens there are.
     """
@@ -155,7 +155,7 @@ def _table(found: _File) -> TokenTable | None:
     dense = max(vocab.values(), default=-1) < len(vocab)
     for token in found.added_tokens:
         expected = vocab.get(token.content, len(vocab) + len(added) if dense else -1)
-        if token.id != expected or token.content in added:
+        if token.id != expected or token.content in added or not token.content:
             return None
         if token.content not in vocab:
             added[token.content] = token.id

@@ -27,7 +27,7 @@ class Vocabulary:
     def of(
         cls, tokenizer: tokenizers.Tokenizer, special_tokens: Mapping[str, str] | None = None
     ) -> "Vocabulary":
-        """That of a tokenizer which is made already.
+        """Take a tokenizer that is made already.
 
         Raises:
             ModelFileError: its ids are far apart.

@@ -67,7 +67,7 @@ def find_model(name: str | None) -> PlannedModel:
         return PlannedModel(
             name=name, origin="its directory", shape=shape, packed=_read_packed(path, shape)
         )
-    if path.is_file() and path.suffix == ".gguf":
+    if path.is_file() and path.suffix.lower() == ".gguf":
         from inlay.models.gguf import gguf_directory  # its library is not loaded for others
 
         shape = shape_of(read_config(gguf_directory(path)))

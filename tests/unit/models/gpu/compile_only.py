@@ -111,10 +111,11 @@ def main() -> None:
         planes, _, kv_heads, width = data.shape[2:]
         qkv, angles = zeros(3, (heads + planes * kv_heads) * width), zeros(3, 32)
         slots = zeros(3, dtype=torch.int64)
-        rope_and_store(
-            qkv, angles, angles, data, 1, slots, heads=heads, first=width - 64, q_norm_D=norm,
-            k_norm_D=norm, rotate_first=norm is not None,
-        )  # fmt: skip
+        for rotate_first in {False, norm is not None}:
+            rope_and_store(
+                qkv, angles, angles, data, 1, slots, heads=heads, first=width - 64, q_norm_D=norm,
+                k_norm_D=norm, rotate_first=rotate_first,
+            )  # fmt: skip
 
 
 if __name__ == "__main__":
