@@ -301,6 +301,7 @@ class kernels:
         q_norm_D: Any = None,
         k_norm_D: Any = None,
         norm_eps: float = 1e-6,
+        rotate_first: bool = False,
     ) -> None: ...
     @staticmethod
     def paged_attention(

@@ -24,7 +24,8 @@ class StackedTensors:
             name: (tensor, rows)
             for layer in range(shape.layers)
             for name, tensor, rows in stacked_rows(shape, layer)
-            if not whole.holds(name)  # as files of another form may have it
+            # Files of another form may have each matrix by itself.
+            if whole.holds(tensor) or not whole.holds(name)
         }
 
     def view(self, name: str) -> Matrix:

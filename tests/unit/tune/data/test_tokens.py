@@ -8,6 +8,7 @@ import tokenizers
 from inlay.core.errors import ConfigError, DataError
 from inlay.core.records import Records
 from inlay.models.text import Text
+from inlay.models.vocabularies.vocabulary import Vocabulary
 from inlay.tune.data.chat_template import ChatTemplateWriter
 from inlay.tune.data.conversations import Conversation
 from inlay.tune.data.example import NO_LOSS, Example
@@ -51,7 +52,7 @@ def all_marks(text: Text) -> Text:
     tokenizer = tokenizers.Tokenizer.from_str(text.tokenizer_json)
     tokenizer.add_special_tokens([tokenizers.AddedToken(mark, special=True) for mark in SPECIAL])
     return Text(
-        tokenizer,
+        Vocabulary.of(tokenizer),
         eos_token_ids=frozenset(),
         templates={"default": REASONING},
         special_tokens={"bos_token": "<s>", "eos_token": "</s>"},
@@ -161,7 +162,9 @@ def test_thoughts(all_marks: Text) -> None:
 def test_a_template_that_does_not_fit_the_model(text: Text, all_marks: Text) -> None:
     with pytest.raises(ConfigError, match=r"qwen3 does not fit.* lacks .*<\|im_start\|>"):
         bare = tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0}, "a"))
-        nothing = Text(bare, eos_token_ids=frozenset(), templates={}, special_tokens={})
+        nothing = Text(
+            Vocabulary.of(bare), eos_token_ids=frozenset(), templates={}, special_tokens={}
+        )
         TemplateWriter("qwen3", TEMPLATES["qwen3"], nothing)
     with pytest.raises(ConfigError, match="names none"):
         TemplateWriter("deepseek", TEMPLATES["deepseek"], nothing)
@@ -226,7 +229,7 @@ def test_a_chat_template_that_writes_earlier_turns_otherwise(all_marks: Text) ->
 def test_a_chat_template_that_cannot_be_divided(text: Text) -> None:
     template = "{% for m in messages %}{{ (messages | length) ~ m.content }}{% endfor %}"
     odd = Text(
-        tokenizers.Tokenizer.from_str(text.tokenizer_json),
+        Vocabulary.of(tokenizers.Tokenizer.from_str(text.tokenizer_json)),
         eos_token_ids=frozenset(),
         templates={"default": template},
         special_tokens={},
