@@ -58,8 +58,9 @@ def new_engine(
     settings: list[str],
 ) -> Engine:
     """An engine with room for the largest batch, and no prefix cache: prompts are all new."""
-    # While the last prompt is computed, the first may be as many tokens ahead as there are prompts.
-    context = prompt_tokens + output_tokens + 2 * max(batches) + PAGE_TOKENS
+    # While the last prompt is computed, the first gets a token with each part of another one.
+    parts = max(batches) * (1 + -(-prompt_tokens // SchedulerConfig().prefill_chunk))
+    context = prompt_tokens + output_tokens + parts + PAGE_TOKENS
     config = EngineConfig(
         model=directory,
         device="cpu",
