@@ -39,7 +39,7 @@ def find_shards(directory: Path) -> tuple[list[Path], dict[str, str]]:
     if found:
         _refuse_missing_parts(directory, found)
         return found, {}
-    if files := sorted(directory.glob("*.gguf"), key=lambda file: ("mmproj" in file.name, file)):
+    if files := gguf_files(directory):
         raise UnsupportedModelError(
             f"{directory} holds no *.safetensors: name its GGUF file to serve that, such as "
             f"{files[0]}"
@@ -57,6 +57,11 @@ def find_shards(directory: Path) -> tuple[list[Path], dict[str, str]]:
             "(`AutoModelForCausalLM.from_pretrained(...).save_pretrained(...)`)"
         )
     raise ModelNotFoundError(f"{directory} holds no *.safetensors: download the model's weights")
+
+
+def gguf_files(directory: Path) -> list[Path]:
+    """List the GGUF files of a directory, image parts of models behind the models."""
+    return sorted(directory.glob("*.gguf"), key=lambda file: ("mmproj" in file.name, file))
 
 
 def _refuse_missing_parts(directory: Path, found: list[Path]) -> None:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from inlay.core.errors import ModelNotFoundError, UnsupportedModelError
 from inlay.core.settings import read_settings
+from inlay.models.shard_files import gguf_files
 from inlay.models.small_models import SMALL_MODELS, fetch_small_model
 
 if TYPE_CHECKING:
@@ -116,8 +117,8 @@ def resolve_model(
 
 
 def _refuse_gguf_folder(directory: Path) -> None:
-    """GGUF files are named themselves, as a directory may hold several models or formats."""
-    found = sorted(directory.glob("*.gguf"), key=lambda file: ("mmproj" in file.name, file))
+    """Refuse a directory of GGUF files: it may hold several models or quantisations."""
+    found = gguf_files(directory)
     if found and not (directory / "config.json").is_file():
         raise UnsupportedModelError(
             f"{directory} holds GGUF files: name the one to serve, such as {found[0]}"

@@ -43,6 +43,16 @@ SIZES: dict[str, Any] = {
     "bos_token_id": 0,
     "eos_token_id": 2,
 }
+# What GLM-4.5 and the second version call alike.
+ROUTED: dict[str, Any] = {
+    "num_experts_per_tok": 3,
+    "n_group": 4,
+    "topk_group": 2,
+    "norm_topk_prob": True,
+    "routed_scaling_factor": 2.5,
+    "first_k_dense_replace": 1,
+    "use_qk_norm": True,
+}
 WITNESSES: dict[str, dict[str, Any]] = {
     "bailing_moe": {
         "model_type": "ernie4_5_moe",
@@ -55,14 +65,8 @@ WITNESSES: dict[str, dict[str, Any]] = {
     "bailing_moe_v2": {
         "model_type": "glm4_moe",
         "n_routed_experts": 8,
-        "num_experts_per_tok": 3,
         "n_shared_experts": 1,
-        "n_group": 4,
-        "topk_group": 2,
-        "norm_topk_prob": True,
-        "routed_scaling_factor": 2.5,
-        "first_k_dense_replace": 1,
-        "use_qk_norm": True,
+        **ROUTED,
         "rope_parameters": {
             "rope_type": "default",
             "rope_theta": 600000.0,
@@ -88,15 +92,9 @@ CONFIGS: dict[str, dict[str, Any]] = {
     },
     "bailing_moe_v2": {
         "num_experts": 8,
-        "num_experts_per_tok": 3,
         "num_shared_experts": 1,
         "moe_shared_expert_intermediate_size": 32,
-        "n_group": 4,
-        "topk_group": 2,
-        "norm_topk_prob": True,
-        "routed_scaling_factor": 2.5,
-        "first_k_dense_replace": 1,
-        "use_qk_norm": True,
+        **ROUTED,
         "use_rmsnorm": True,
         "use_bias": False,
         "use_qkv_bias": False,

@@ -1,7 +1,7 @@
 """What the tokens of a vocabulary are written as: all that turning ids into text needs.
 
 tokenizer.json is read for it without its merges, which take most of the time and memory that the
-`tokenizers` library needs (Gemma 3: 0.2 of 2 processor seconds, 6 MiB of 100).
+`tokenizers` library needs (of Gemma 3 0.35 processor seconds and 12 MiB are left, of 1.9 and 98).
 """
 
 import mmap
@@ -17,8 +17,9 @@ import tokenizers
 
 from inlay.core.errors import ModelFileError
 
-_SPARSEST = 16
-_SMALL = 1 << 16
+# The largest id may be so many times the number of tokens, and so much more: the ids of a damaged
+# file would fill the memory otherwise.
+_IDS_PER_TOKEN, _MORE_IDS = 16, 1 << 16
 
 
 class DecoderStep(msgspec.Struct):
@@ -37,7 +38,7 @@ class TokenTable:
 
     Attributes:
         size: the highest token id plus one.
-        special_ids: tokens that are left out of text unless asked for.
+        special_ids: ids of tokens that are left out of text unless asked for.
         decoder: the steps of the tokenizer's decoder.
     """
 
@@ -53,7 +54,7 @@ class TokenTable:
             ModelFileError: the ids are far apart, or negative.
         """
         lowest, highest = min(ids.values(), default=0), max(ids.values(), default=-1)
-        if lowest < 0 or highest > _SPARSEST * len(ids) + _SMALL:
+        if lowest < 0 or highest > _IDS_PER_TOKEN * len(ids) + _MORE_IDS:
             raise ModelFileError(
                 f"its {len(ids)} tokens have ids from {lowest} to {highest}, and ids count from 0"
             )
@@ -104,13 +105,13 @@ class TokenTable:
         return _table(found)
 
     def text(self, token_id: int) -> str:
-        """What a token is written as; an id that is none has no text."""
+        """Return what a token is written as; an id that is no token's has an empty text."""
         if not 0 <= token_id < self.size:
             return ""
         return self._text[self._begins[token_id] : self._begins[token_id + 1]].decode()
 
     def find(self, text: str) -> int | None:
-        """The id of the token that is written so, None where there is none."""
+        """Find the id of the token that is written so; None: no token is."""
         wanted = text.encode()
         if not wanted:
             return None
